@@ -1,0 +1,79 @@
+"""Files that are either whole or not there: everything the library writes goes through here."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from semimetric.errors import RunError
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, flush it to disk, then move it into place.
+
+    On any failure the temporary file goes away and whatever stood at ``path`` before stays as it was.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` atomically."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write ``value`` as indented JSON to ``path`` atomically."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON from ``path``; a damaged file is named in the error."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], state: object = None) -> None:
+    """Write tensors, and a JSON-serialisable ``state`` beside them, as one safetensors file, atomically."""
+    from safetensors.torch import save_file
+
+    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    metadata = {"state": json.dumps(state)}
+    write_atomically(path, lambda temporary: save_file(own, temporary, metadata=metadata))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
+    """Read what ``write_tensors`` wrote: the tensors (on the CPU) and the state."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            state = json.loads((file.metadata() or {}).get("state", "null"))
+    except (OSError, ValueError, SafetensorError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+    return tensors, state
