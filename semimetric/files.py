@@ -59,11 +59,11 @@ def read_json(path: Path) -> Any:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], state: object = None) -> None:
     """Write tensors, and a JSON-serialisable ``state`` beside them, as one safetensors file, atomically."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    metadata = {"state": json.dumps(state)}
-    write_atomically(path, lambda temporary: save_file(own, temporary, metadata=metadata))
+    content = save(own, metadata={"state": json.dumps(state)})
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:

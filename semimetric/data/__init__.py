@@ -1,0 +1,39 @@
+"""What the examples are: benchmark datasets, labelled and unlabelled splits, input scaling."""
+
+from semimetric.data.examples import Dataset, Examples
+from semimetric.data.fetch import fetch_dataset
+from semimetric.data.preprocess import (
+    Identity,
+    MeanImage,
+    Preprocess,
+    PreprocessName,
+    Standardize,
+    Whiten,
+    apply_in_chunks,
+    build_preprocess,
+    restore_preprocess,
+)
+from semimetric.data.registry import DatasetListing, dataset_names, describe_datasets, load_dataset
+from semimetric.data.splits import Split, partitions, split_examples
+
+__all__ = [
+    "Dataset",
+    "DatasetListing",
+    "Examples",
+    "Identity",
+    "MeanImage",
+    "Preprocess",
+    "PreprocessName",
+    "Split",
+    "Standardize",
+    "Whiten",
+    "apply_in_chunks",
+    "build_preprocess",
+    "dataset_names",
+    "describe_datasets",
+    "fetch_dataset",
+    "load_dataset",
+    "partitions",
+    "restore_preprocess",
+    "split_examples",
+]

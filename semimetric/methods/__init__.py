@@ -1,0 +1,27 @@
+"""Methods by name. A new method is one new file and one line here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semimetric.checks import check_choice
+from semimetric.methods.affinity_triplets import AffinityTriplets
+from semimetric.methods.base import Constraints, Method, Needs
+from semimetric.settings import build_settings
+
+METHODS: dict[str, type[Method[Any]]] = {method.name: method for method in (AffinityTriplets,)}
+
+
+def method_names() -> tuple[str, ...]:
+    """Names that ``build_method`` knows."""
+    return tuple(METHODS)
+
+
+def build_method(name: str, **settings: Any) -> Method[Any]:
+    """The named method with the given hyper-parameters, the others at their defaults."""
+    check_choice(name, method_names(), "method")
+    kind = METHODS[name]
+    return kind(build_settings(kind.Settings, settings, f"method {name!r}"))
+
+
+__all__ = ["METHODS", "Constraints", "Method", "Needs", "build_method", "method_names"]

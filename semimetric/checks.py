@@ -1,0 +1,118 @@
+"""The door: arrays are checked here once, and every room behind it can trust their shapes and values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from semimetric.errors import InputError
+
+
+def _listed(indices: Tensor, most: int = 5) -> str:
+    shown = ", ".join(str(int(i)) for i in indices[:most])
+    return shown + (f" and {len(indices) - most} more" if len(indices) > most else "")
+
+
+def as_tensor(value: Any, name: str) -> Tensor:
+    """A tensor view of an array-like, without gradient."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    try:
+        return torch.as_tensor(np.asarray(value))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{name} must be an array of numbers, got {type(value).__name__}: {error}. "
+            "Pass a numpy array or a torch tensor."
+        ) from error
+
+
+def check_features(features: Any, name: str = "features") -> Tensor:
+    """Features as a finite floating-point (N, d) tensor with at least two rows that are not all the same."""
+    tensor = as_tensor(features, name)
+    if tensor.ndim != 2 or tensor.shape[0] < 2 or tensor.shape[1] < 1:
+        raise InputError(
+            f"{name} must be a matrix with at least 2 rows and 1 column, got shape {tuple(tensor.shape)}. "
+            "Put one example in each row."
+        )
+    if not tensor.is_floating_point():
+        tensor = tensor.to(torch.get_default_dtype())
+    check_finite(tensor, name)
+    if bool((tensor == tensor[0]).all()):
+        raise InputError(
+            f"{name} is constant: all {len(tensor)} rows are the same, so no example is nearer than another. "
+            "Check how the features were computed."
+        )
+    return tensor
+
+
+def check_finite(tensor: Tensor, name: str) -> None:
+    """Refuse NaN and infinity, naming the rows that hold them."""
+    finite = torch.isfinite(tensor).flatten(1).all(1) if tensor.ndim > 1 else torch.isfinite(tensor)
+    if not bool(finite.all()):
+        rows = (~finite).nonzero().flatten()
+        raise InputError(
+            f"{name} has NaN or infinite values in {len(rows)} of {len(tensor)} rows (rows {_listed(rows)}). "
+            "Remove or impute those rows."
+        )
+
+
+def check_labels(labels: Any, length: int, name: str = "labels") -> Tensor:
+    """Labels as an int64 (N,) tensor; -1 stands for unlabelled, anything below is refused."""
+    tensor = as_tensor(labels, name)
+    if tensor.ndim != 1 or len(tensor) != length:
+        raise InputError(
+            f"{name} must have one entry per example, that is shape ({length},), got {tuple(tensor.shape)}. "
+            "Use -1 for examples without a label."
+        )
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise InputError(
+            f"{name} must be integers, got {tensor.dtype}. Encode classes as 0, 1, 2, ... and use -1 for unlabelled."
+        )
+    if bool((tensor < -1).any()):
+        rows = (tensor < -1).nonzero().flatten()
+        raise InputError(
+            f"{name} must be -1 (unlabelled) or a class number from 0, got {int(tensor[rows[0]])} "
+            f"(rows {_listed(rows)})."
+        )
+    return tensor.long()
+
+
+def check_neighbors(neighbors: Any, name: str = "neighbors") -> Tensor:
+    """Neighbour lists as an int64 (N, k) tensor of node numbers, self excluded."""
+    tensor = as_tensor(neighbors, name)
+    if tensor.ndim != 2 or tensor.is_floating_point() or tensor.shape[1] < 1:
+        raise InputError(
+            f"{name} must be an integer matrix (nodes, k), got {tensor.dtype} of shape {tuple(tensor.shape)}. "
+            "Use nearest_neighbors(features, k)."
+        )
+    tensor = tensor.long()
+    count = len(tensor)
+    if count and (int(tensor.min()) < 0 or int(tensor.max()) >= count):
+        raise InputError(f"{name} must name nodes from 0 to {count - 1}; some entry lies outside.")
+    own = torch.arange(count, device=tensor.device)[:, None]
+    if bool((tensor == own).any()):
+        row = int((tensor == own).any(1).nonzero()[0])
+        raise InputError(f"{name} lists node {row} as its own neighbour; leave each node out of its own list.")
+    return tensor
+
+
+def check_fraction(value: float, name: str) -> float:
+    """A number strictly between 0 and 1."""
+    if not 0.0 < value < 1.0:
+        raise InputError(f"{name} must lie strictly between 0 and 1, got {value}.")
+    return float(value)
+
+
+def check_positive(value: float, name: str) -> None:
+    """A number above zero."""
+    if not value > 0:
+        raise InputError(f"{name} must be above 0, got {value}.")
+
+
+def check_choice(value: str, choices: tuple[str, ...], name: str) -> None:
+    """One of a few names."""
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")

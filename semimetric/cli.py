@@ -1,0 +1,187 @@
+"""The command line: ``semimetric fit | evaluate | methods | datasets``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, TaskID
+from rich.table import Table
+
+import semimetric
+from semimetric.errors import SemimetricError
+from semimetric.experiment import ProtocolSettings, evaluate_run, plan, run_experiment
+from semimetric.methods import METHODS
+from semimetric.options import settings_options, with_options
+from semimetric.presets import preset_names
+from semimetric.reporting.progress import RichProgress
+from semimetric.reporting.tables import score_table
+from semimetric.training import PretrainSettings, TrainingSettings
+
+app = typer.Typer(
+    help="Semi-supervised deep metric learning: an embedding from a few labels and many unlabelled examples.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+datasets_app = typer.Typer(help="List the benchmark datasets, or fetch one.", invoke_without_command=True)
+app.add_typer(datasets_app, name="datasets")
+
+stdout = Console(soft_wrap=True)
+stderr = Console(stderr=True, soft_wrap=True)
+
+DataDir = Annotated[Path | None, typer.Option(help="Folder that holds benchmark data. [default: $SEMIMETRIC_DATA]")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
+
+_FIT_OPTIONS = settings_options(
+    [
+        ("Protocol", ProtocolSettings),
+        ("Training", TrainingSettings),
+        ("Softmax training beforehand", PretrainSettings),
+        *((f"Method {name}", kind.Settings) for name, kind in METHODS.items()),
+    ]
+)
+
+
+@app.command()
+@with_options(_FIT_OPTIONS)
+def fit(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the run; new or empty, unless --resume.")],
+    dataset: Annotated[str, typer.Option(help="Benchmark dataset; 'semimetric datasets' lists them.")] = "digits",
+    method: Annotated[str, typer.Option(help="Method; 'semimetric methods' lists them.")] = "affinity-triplets",
+    preset: Annotated[str, typer.Option(help=f"Settings to start from: {', '.join(preset_names())}.")] = "default",
+    seed: Annotated[int, typer.Option(help="Seed of split, weights, partitions and batches.")] = 0,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    resume: Annotated[bool, typer.Option(help="Continue the run in --out where it stopped.")] = False,
+    as_json: AsJson = False,
+    **settings: Any,
+) -> None:
+    """Train a method on a benchmark dataset and score its test set before and after."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    experiment = plan(dataset, method, seed, preset, **given)
+    outcome = run_experiment(experiment, out, data_dir, device, resume, RichProgress(stderr))
+    _print_outcome(outcome, as_json)
+    if outcome["interrupted"]:
+        stderr.print(
+            f"interrupted after epoch {outcome['epochs']}; the best model so far is in {out}. "
+            "Continue with the same command and --resume.",
+            highlight=False,
+        )
+        raise typer.Exit(130)
+
+
+def _print_outcome(outcome: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(outcome) + "\n")
+        return
+    title = f"{outcome['method']} on {outcome['dataset']}, seed {outcome['seed']}: test set, per cent"
+    stdout.print(score_table({"Initial": outcome["initial"], "Final": outcome["final"]}, title))
+    stdout.print(
+        f"best epoch {outcome['best_epoch']} of {outcome['epochs']}, {outcome['seconds']:.0f} s on "
+        f"{outcome['device']}, run in {outcome['run']}",
+        highlight=False,
+    )
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Run folder, the --out of 'fit'.")],
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score the best model of a run on the test set of its dataset."""
+    outcome = evaluate_run(run, data_dir, device)
+    if as_json:
+        sys.stdout.write(json.dumps(outcome) + "\n")
+        return
+    title = f"{outcome['method']} on {outcome['dataset']}, seed {outcome['seed']}: test set, per cent"
+    stdout.print(score_table({f"Epoch {outcome['epoch']}": outcome["scores"]}, title))
+
+
+@app.command()
+def methods(as_json: AsJson = False) -> None:
+    """List the methods, what each needs and where it comes from."""
+    rows = [
+        {"name": name, "summary": kind.summary, "needs": kind.needs.words(), "reference": kind.reference}
+        for name, kind in METHODS.items()
+    ]
+    _print_rows(rows, as_json)
+
+
+@datasets_app.callback()
+def datasets(context: typer.Context, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """List the benchmark datasets and where each was found."""
+    if context.invoked_subcommand is not None:
+        return
+    from semimetric.data import describe_datasets
+
+    rows = [
+        {
+            "name": listing.name,
+            "what": listing.summary,
+            "train": listing.train_size,
+            "test": listing.test_size,
+            "classes": listing.classes,
+            "found": listing.found,
+        }
+        for listing in describe_datasets(data_dir)
+    ]
+    _print_rows(rows, as_json, missing="not here; semimetric datasets fetch {name}")
+
+
+@datasets_app.command()
+def fetch(name: Annotated[str, typer.Argument(help="Dataset to download.")], data_dir: DataDir = None) -> None:
+    """Download a dataset, resuming where a download broke off, and check its SHA-256."""
+    from semimetric.data import fetch_dataset
+
+    tasks: dict[str, TaskID] = {}
+    with Progress(console=stderr, disable=not stderr.is_terminal) as bar:
+
+        def show(file: str, done: int, total: int | None) -> None:
+            task = tasks.setdefault(file, bar.add_task(file, total=total)) if file not in tasks else tasks[file]
+            bar.update(task, completed=done, total=total)
+
+        folder = fetch_dataset(name, data_dir, show)
+    stdout.print(f"{name}: {folder}", highlight=False)
+
+
+def _print_rows(rows: list[dict[str, Any]], as_json: bool, missing: str = "") -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(rows) + "\n")
+        return
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*(missing.format(**row) if value is None else str(value) for value in row.values()))
+    stdout.print(table)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        stdout.print(semimetric.__version__, highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Version.")] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; errors raised on purpose are one sentence, without a traceback."""
+    try:
+        app()
+    except SemimetricError as error:
+        stderr.print(f"[red]error:[/red] {error}", highlight=False, markup=True)
+        raise SystemExit(2) from error
+    except KeyboardInterrupt:
+        stderr.print("interrupted before training began", highlight=False)
+        raise SystemExit(130) from None

@@ -1,0 +1,234 @@
+"""Input scaling, fitted on training inputs and kept as buffers so that a run can carry it along."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self, cast, get_args
+
+import torch
+from torch import Tensor, nn
+
+from semimetric.errors import InputError
+
+PreprocessName = Literal["mean-image", "standardize", "whiten", "none"]
+
+_CHUNK = 4096
+_CONTRAST_FLOOR = 40.0
+_WHITENING_FLOOR = 10.0
+
+
+class Preprocess(nn.Module):
+    """Maps raw inputs (N, ...) to float32 inputs of the same shape.
+
+    A kind is built from its ``parts``, tensors passed by name that become its buffers, and so a ``state_dict``
+    is all that it takes to rebuild it.
+    """
+
+    parts: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, **tensors: Tensor) -> None:
+        super().__init__()
+        if sorted(tensors) != sorted(self.parts):
+            raise InputError(
+                f"{type(self).__name__} is made of the tensors {sorted(self.parts)}, but was given "
+                f"{sorted(tensors)}; pass the state_dict of the same kind of preprocessing."
+            )
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor.float())
+
+    @classmethod
+    def fit(cls, inputs: Tensor) -> Self:
+        """Compute the buffers from training inputs."""
+        raise NotImplementedError
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the scaled inputs."""
+        raise NotImplementedError
+
+
+class Identity(Preprocess):
+    """Only converts to float32."""
+
+    @classmethod
+    def fit(cls, inputs: Tensor) -> Self:
+        """Nothing to compute."""
+        return cls()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the inputs as float32."""
+        return inputs.float()
+
+
+class MeanImage(Preprocess):
+    """Subtracts the training mean image (C, H, W) and leaves the range 0..255 alone."""
+
+    parts = ("mean",)
+    mean: Tensor
+
+    @classmethod
+    def fit(cls, inputs: Tensor) -> Self:
+        """Average the training inputs."""
+        return cls(mean=_mean(inputs))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return inputs minus the mean."""
+        _check_shape(inputs.shape[1:], self.mean.shape)
+        return (_floating(inputs) - self.mean).float()
+
+
+class Standardize(Preprocess):
+    """Zero mean and unit variance: per feature (d,) of vectors, per channel (C, 1, 1) of images.
+
+    A constant feature is only centred.
+    """
+
+    parts = ("mean", "std")
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def fit(cls, inputs: Tensor) -> Self:
+        """Compute mean and standard deviation in two passes, in float64."""
+        within = tuple(range(1, inputs.ndim - 1))  # of one example: the positions of an image, none of a vector
+        mean = _mean(inputs)
+        mean = mean.mean(dim=within, keepdim=True) if within else mean
+        squares = sum(((chunk.double() - mean) ** 2).sum(0) for chunk in torch.split(inputs, _CHUNK))
+        variance = cast(Tensor, squares) / len(inputs)
+        variance = variance.mean(dim=within, keepdim=True) if within else variance
+        std = variance.sqrt()
+        constant = std <= 1e-12 * mean.abs()
+        return cls(mean=mean, std=torch.where(constant, torch.ones_like(std), std))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return (inputs - mean) / std."""
+        _check_shape(inputs.shape[1:2] + (1,) * (inputs.ndim - 2), self.mean.shape)
+        return ((_floating(inputs) - self.mean) / self.std).float()
+
+
+class Whiten(Preprocess):
+    """The CIFAR recipe of the MatConvNet toolbox: contrast normalisation of each image, then ZCA whitening.
+
+    With x an image minus the training mean image, D its number of values and s(x) the standard deviation of
+    those values (with D - 1):
+
+    - contrast: y = (x - average of x) * contrast / max(40, s(x)), contrast = mean of s over training images;
+    - whitening: W y with V diag(e) V^T the second moment of y over training images,
+      W = V diag(sqrt(mean(e)) / max(sqrt(e), 10)) V^T.
+
+    Every y sums to zero, so W always meets its floor in that one direction. The toolbox divides the second
+    moment by the number of training and test images; here the training images alone count.
+
+    References
+    ----------
+    Coates, Lee and Ng, An analysis of single-layer networks in unsupervised feature learning, AISTATS 2011.
+    """
+
+    parts = ("mean", "contrast", "projection")
+    mean: Tensor
+    contrast: Tensor
+    projection: Tensor
+
+    @classmethod
+    def fit(cls, inputs: Tensor) -> Self:
+        """Compute mean image, mean contrast and whitening matrix (D, D), in float64."""
+        if inputs.ndim != 4:
+            raise InputError(
+                f"Whitening needs images (N, C, H, W), but the inputs have shape {tuple(inputs.shape)}; "
+                "use 'standardize' for vectors."
+            )
+        mean = _mean(inputs)
+        stds = [_without_own_mean(chunk.double() - mean).std(1) for chunk in torch.split(inputs, _CHUNK)]
+        contrast = torch.cat(stds).mean()
+        if not float(contrast) > 0:
+            raise InputError("Whitening needs images that vary, but these are all alike; check the inputs.")
+        moment = inputs.new_zeros(mean.numel(), mean.numel(), dtype=torch.float64)
+        for chunk in torch.split(inputs, _CHUNK):
+            rows = _normalise_contrast(chunk.double() - mean, contrast)
+            moment.addmm_(rows.T, rows, alpha=1 / len(inputs))
+        return cls(mean=mean, contrast=contrast, projection=_whitening(moment))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the whitened images, in the shape they came."""
+        _check_shape(inputs.shape[1:], self.mean.shape)
+        rows = _normalise_contrast(_floating(inputs) - self.mean, self.contrast).float()
+        return (rows @ self.projection).reshape(inputs.shape)
+
+
+def _without_own_mean(images: Tensor) -> Tensor:
+    rows = images.flatten(1)
+    return rows - rows.mean(1, keepdim=True)
+
+
+def _normalise_contrast(images: Tensor, contrast: Tensor) -> Tensor:
+    """Give images (N, C, H, W) as rows (N, D), each about as contrasted as the average training image."""
+    rows = _without_own_mean(images)
+    return rows * (contrast / rows.std(1, keepdim=True).clamp(min=_CONTRAST_FLOOR))
+
+
+def _whitening(moment: Tensor) -> Tensor:
+    """Return V diag(sqrt(mean(e)) / max(sqrt(e), 10)) V^T of a second moment V diag(e) V^T (D, D)."""
+    eigenvalues, vectors = torch.linalg.eigh(moment)
+    eigenvalues = eigenvalues.clamp(min=0)
+    gains = eigenvalues.mean().sqrt() / eigenvalues.sqrt().clamp(min=_WHITENING_FLOOR)
+    whitening: Tensor = (vectors * gains) @ vectors.T
+    return whitening
+
+
+def _mean(inputs: Tensor) -> Tensor:
+    if len(inputs) == 0:
+        raise InputError("inputs must hold at least one example to fit a preprocessing on, but are empty.")
+    sums = torch.stack([chunk.sum(0, dtype=torch.float64) for chunk in torch.split(inputs, _CHUNK)])
+    return sums.sum(0) / len(inputs)
+
+
+def _floating(inputs: Tensor) -> Tensor:
+    """Keep float64 until the mean is gone: a large offset would eat a float32's digits."""
+    return inputs.to(torch.promote_types(inputs.dtype, torch.float32))
+
+
+def _check_shape(found: tuple[int, ...], fitted: tuple[int, ...]) -> None:
+    if tuple(found) != tuple(fitted):
+        raise InputError(
+            f"inputs must have the shape that the preprocessing was fitted on, but give {tuple(found)} where "
+            f"it has {tuple(fitted)}; use inputs of the same kind as in training."
+        )
+
+
+_KINDS: dict[str, type[Preprocess]] = {
+    "mean-image": MeanImage,
+    "standardize": Standardize,
+    "whiten": Whiten,
+    "none": Identity,
+}
+
+
+def _kind(name: str) -> type[Preprocess]:
+    if name not in _KINDS:
+        known = ", ".join(get_args(PreprocessName))
+        raise InputError(f"preprocess must be one of {known}, but is {name!r}.")
+    return _KINDS[name]
+
+
+def build_preprocess(name: PreprocessName, inputs: Tensor) -> Preprocess:
+    """Fit the named preprocessing on training inputs (N, ...), on the device where they are."""
+    return _kind(name).fit(inputs)
+
+
+def restore_preprocess(name: PreprocessName, tensors: Mapping[str, Tensor]) -> Preprocess:
+    """Rebuild the named preprocessing from its ``state_dict``, without data."""
+    return _kind(name)(**tensors)
+
+
+@torch.no_grad()
+def apply_in_chunks(module: nn.Module, inputs: Tensor, chunk: int = _CHUNK) -> Tensor:
+    """Apply a shape-keeping module to inputs (N, ...) piece by piece; the float32 result is on their device.
+
+    Each piece visits the device of the module's buffers, so a large array in main memory can use a GPU.
+    """
+    if chunk < 1:
+        raise InputError(f"chunk must be at least 1, but is {chunk}.")
+    device = next((buffer.device for buffer in module.buffers()), inputs.device)
+    result = torch.empty(inputs.shape, dtype=torch.float32, device=inputs.device)
+    for piece, target in zip(torch.split(inputs, chunk), torch.split(result, chunk), strict=True):
+        target.copy_(module(piece.to(device)))
+    return result

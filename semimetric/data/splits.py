@@ -1,0 +1,110 @@
+"""Which training examples are labelled, unlabelled or withheld, and the partitions of the unlabelled ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from semimetric.errors import InputError
+
+
+@dataclass(frozen=True)
+class Split:
+    """Three disjoint sets of positions, each a sorted int64 vector, that together cover every example."""
+
+    labelled: Tensor
+    unlabelled: Tensor
+    validation: Tensor
+
+
+def split_examples(labels: Tensor, labels_per_class: int, validation_share: float, seed: int) -> Split:
+    """Draw a stratified split: validation and labelled examples from each class, the rest unlabelled.
+
+    Parameters
+    ----------
+    labels : Tensor
+        Class numbers (N,); -1 marks examples whose class is unknown: they are always unlabelled.
+    labels_per_class : int
+        How many labelled examples each class keeps.
+    validation_share : float
+        Share of each class, in [0, 1), that is withheld to choose the best model.
+    seed : int
+        The split depends on it and on ``labels`` alone. With the same seed, a larger ``labels_per_class``
+        only adds labelled examples.
+    """
+    _check_settings(labels, labels_per_class, validation_share)
+    labels = labels.cpu()
+    classes = sorted(set(labels[labels >= 0].tolist()))
+    if len(classes) < 2:
+        raise InputError(
+            f"labels must hold at least two classes to tell apart, but hold {len(classes)}; "
+            "add examples of other classes."
+        )
+    generator = torch.Generator().manual_seed(seed)
+    labelled, validation = [], []
+    for label in classes:
+        withheld, kept = _draw_class(labels, label, labels_per_class, validation_share, generator)
+        validation.append(withheld)
+        labelled.append(kept)
+    return _with_the_rest(len(labels), torch.cat(labelled), torch.cat(validation))
+
+
+def _check_settings(labels: Tensor, labels_per_class: int, validation_share: float) -> None:
+    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex():
+        raise InputError(
+            f"labels must be a vector of integers, but have shape {tuple(labels.shape)} and type {labels.dtype}."
+        )
+    if labels_per_class < 1:
+        raise InputError(
+            f"labels_per_class must be at least 1, but is {labels_per_class}; a class is known by its labels."
+        )
+    if not 0 <= validation_share < 1:
+        raise InputError(
+            f"validation_share must be at least 0 and below 1, but is {validation_share}; 0.1 withholds a tenth."
+        )
+
+
+def _draw_class(
+    labels: Tensor, label: int, labels_per_class: int, share: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return the withheld and the labelled positions of one class."""
+    members = (labels == label).nonzero().squeeze(1)
+    members = members[torch.randperm(len(members), generator=generator)]
+    withheld = round(share * len(members))
+    if len(members) - withheld < labels_per_class:
+        raise InputError(
+            f"Class {label} has {len(members)} examples, too few: {labels_per_class} labelled and {withheld} "
+            "validation examples were asked of it; lower labels_per_class or validation_share, or add examples."
+        )
+    return members[:withheld], members[withheld : withheld + labels_per_class]
+
+
+def _with_the_rest(count: int, labelled: Tensor, validation: Tensor) -> Split:
+    rest = torch.ones(count, dtype=torch.bool)
+    rest[labelled] = False
+    rest[validation] = False
+    unlabelled = rest.nonzero().squeeze(1)
+    if len(unlabelled) == 0:
+        raise InputError(
+            f"No unlabelled examples are left: of {count}, {len(labelled)} are labelled and {len(validation)} "
+            "are withheld for validation; lower labels_per_class or add unlabelled examples."
+        )
+    return Split(labelled.sort().values, unlabelled, validation.sort().values)
+
+
+def partitions(unlabelled: Tensor, size: int, generator: torch.Generator) -> list[Tensor]:
+    """Cut a random permutation of ``unlabelled`` (n,) into ceil(n / size) pieces of nearly equal length.
+
+    One call is one pass over the unlabelled examples in the stochastic extension: each of them is in exactly
+    one piece, no piece is longer than ``size``, and lengths differ by at most one, so that no partition is
+    left with a handful of examples and a graph that says little.
+    """
+    if size < 1:
+        raise InputError(f"size must be at least 1, but is {size}; it is the number of examples in a partition.")
+    if len(unlabelled) == 0:
+        return []
+    order = torch.randperm(len(unlabelled), generator=generator, device=generator.device)
+    pieces = -(-len(unlabelled) // size)
+    return list(unlabelled[order.to(unlabelled.device)].tensor_split(pieces))

@@ -1,0 +1,88 @@
+"""Encoders by name, and the one thing that is asked of any encoder: (N, ...) in, (N, d) out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from semimetric.checks import check_choice
+from semimetric.encoders.paper import cifar10_network, mnist_network
+from semimetric.encoders.small import mlp, small_cnn
+from semimetric.errors import InputError
+
+Shape = tuple[int, ...]
+
+
+def _paper_mnist(shape: Shape, init: str) -> nn.Module:
+    _require_shape("paper-mnist", shape, (1, 28, 28))
+    return mnist_network(init)
+
+
+def _paper_cifar10(shape: Shape, init: str) -> nn.Module:
+    _require_shape("paper-cifar10", shape, (3, 32, 32))
+    return cifar10_network(init)
+
+
+def _mlp(shape: Shape, init: str) -> nn.Module:
+    return mlp(prod(shape))
+
+
+def _small_cnn(shape: Shape, init: str) -> nn.Module:
+    if len(shape) != 3 or min(shape[1:]) < 8:
+        raise InputError(
+            f"encoder 'small-cnn' needs images (channels, height, width) of at least 8 x 8 pixels, got {shape}. "
+            "Use encoder 'mlp' for vectors."
+        )
+    return small_cnn(shape[0])
+
+
+_ENCODERS: dict[str, Callable[[Shape, str], nn.Module]] = {
+    "paper-mnist": _paper_mnist,
+    "paper-cifar10": _paper_cifar10,
+    "small-cnn": _small_cnn,
+    "mlp": _mlp,
+}
+
+
+def encoder_names() -> tuple[str, ...]:
+    """Names that ``build_encoder`` knows."""
+    return tuple(_ENCODERS)
+
+
+def build_encoder(name: str, input_shape: Shape, seed: int, init: str = "gaussian") -> nn.Module:
+    """The named encoder with weights drawn from ``seed``; ``init`` concerns the paper's networks only."""
+    check_choice(name, encoder_names(), "encoder")
+    check_choice(init, ("gaussian", "he"), "init")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _ENCODERS[name](tuple(input_shape), init)
+
+
+def output_width(encoder: nn.Module, example: Tensor) -> int:
+    """Width d of an encoder's (N, d) output, found by passing two examples; anything else is refused."""
+    was_training = encoder.training
+    encoder.eval()
+    with torch.no_grad():
+        try:
+            output = encoder(example[:2])
+        except RuntimeError as error:
+            raise InputError(
+                f"the encoder cannot take inputs of shape {tuple(example.shape[1:])}: {error}. "
+                "Choose an encoder that fits the data."
+            ) from error
+    encoder.train(was_training)
+    if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(example[:2]):
+        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise InputError(f"the encoder must return one row per example, (N, d); for 2 examples it returned {got}.")
+    return int(output.shape[1])
+
+
+def _require_shape(name: str, shape: Shape, expected: Shape) -> None:
+    if tuple(shape) != expected:
+        raise InputError(
+            f"encoder {name!r} takes inputs of shape {expected}, got {tuple(shape)}. "
+            "Use 'small-cnn' for other images and 'mlp' for vectors."
+        )

@@ -1,0 +1,33 @@
+"""Encoders for small things: feature vectors and thumbnails."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+def mlp(features: int, width: int = 64, hidden: int = 256) -> nn.Sequential:
+    """(N, features) -> (N, width): two hidden layers with ReLU."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(features, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, width),
+    )
+
+
+def small_cnn(channels: int, width: int = 64) -> nn.Sequential:
+    """(N, channels, H, W) -> (N, width) for images from 8 pixels up: three 3x3 convolutions, pooled to 2x2."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2, 2),
+        nn.Conv2d(64, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(256, width),
+    )

@@ -1,0 +1,52 @@
+"""Has the embedding collapsed? The signs, measured, and the sentence that says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SHRUNK = 0.1
+"""An embedding whose mean distance, or effective rank, falls below this share of its start has collapsed."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far apart and in how many directions the embeddings lie."""
+
+    mean_distance: float
+    effective_rank: float
+
+
+def measure_spread(embeddings: Tensor) -> Spread:
+    """Mean pairwise squared distance and effective rank of (N, l) embeddings, without a pair loop.
+
+    The mean of ||e_i - e_j||^2 over all ordered pairs i != j is 2 N / (N - 1) times the total variance. The
+    effective rank is exp(H(p)) with p the eigenvalues of the covariance over their sum (Roy and Vetterli, 2007).
+    """
+    points = embeddings.double()
+    centred = points - points.mean(0)
+    covariance = centred.T @ centred / len(points)
+    eigenvalues = torch.linalg.eigvalsh(covariance).clamp_min(0.0)
+    total = eigenvalues.sum()
+    if float(total) <= torch.finfo(torch.float64).tiny:
+        return Spread(0.0, 0.0)
+    shares = eigenvalues / total
+    entropy = -torch.special.xlogy(shares, shares).sum()
+    return Spread(float(2.0 * total * len(points) / (len(points) - 1)), float(entropy.exp()))
+
+
+def collapse_warning(start: Spread, now: Spread) -> str | None:
+    """A sentence when the embedding has lost nearly all of its spread or of its directions, else None."""
+    if now.mean_distance < SHRUNK * start.mean_distance:
+        return (
+            f"the embedding is collapsing: the mean squared distance fell from {start.mean_distance:.3g} to "
+            f"{now.mean_distance:.3g}. The best model so far is kept; a smaller --lr helps."
+        )
+    if now.effective_rank < max(1.5, SHRUNK * start.effective_rank):
+        return (
+            f"the embedding is collapsing: its effective rank fell from {start.effective_rank:.1f} to "
+            f"{now.effective_rank:.1f} dimensions. The best model so far is kept; a smaller --lr helps."
+        )
+    return None

@@ -1,0 +1,65 @@
+"""Recall@K and NMI as the metric-learning literature reports them; fractions here, percentages in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from semimetric.checks import check_features, check_labels
+from semimetric.clustering import kmeans
+from semimetric.errors import InputError
+from semimetric.graph.neighbors import nearest_neighbors
+
+RECALLS = (1, 2, 4, 8)
+
+
+def recall_at_k(embeddings: Any, labels: Any, ks: Sequence[int] = RECALLS) -> dict[int, float]:
+    """Share of examples with one of their own class among their K nearest others, for every K.
+
+    Every labelled example is a query against all the other labelled ones; rows with label -1 are left out.
+    """
+    points, classes = _check_scored(embeddings, labels)
+    if not ks or min(ks) < 1 or max(ks) >= len(points):
+        raise InputError(
+            f"ks must be between 1 and the number of labelled examples less one ({len(points) - 1}), got {tuple(ks)}."
+        )
+    neighbors = nearest_neighbors(points, max(ks))
+    hits = classes[neighbors] == classes[:, None]
+    return {k: float(hits[:, :k].any(1).double().mean()) for k in ks}
+
+
+def nmi(embeddings: Any, labels: Any, n_clusters: int | None = None, seed: int = 0) -> float:
+    """Normalised mutual information of the classes and a k-means clustering of the embeddings.
+
+    NMI = 2 I(clusters; classes) / (H(clusters) + H(classes)), the mutual information over the average of the two
+    entropies. K is the number of classes unless ``n_clusters`` says otherwise; k-means takes the best of ten
+    restarts. Rows with label -1 are left out.
+    """
+    from sklearn.metrics import normalized_mutual_info_score
+
+    points, classes = _check_scored(embeddings, labels)
+    clusters = n_clusters if n_clusters is not None else len(classes.unique())
+    found = kmeans(points, clusters, seed=seed).assignment
+    return float(normalized_mutual_info_score(classes.cpu().numpy(), found.cpu().numpy()))
+
+
+def evaluate(
+    embeddings: Any, labels: Any, ks: Sequence[int] = RECALLS, n_clusters: int | None = None, seed: int = 0
+) -> dict[str, float]:
+    """NMI and Recall@K together: ``{"nmi": ..., "recall@1": ..., ...}``."""
+    scores = {"nmi": nmi(embeddings, labels, n_clusters, seed)}
+    return scores | {f"recall@{k}": value for k, value in recall_at_k(embeddings, labels, ks).items()}
+
+
+def _check_scored(embeddings: Any, labels: Any) -> tuple[Tensor, Tensor]:
+    points = check_features(embeddings, "embeddings")
+    classes = check_labels(labels, len(points)).to(points.device)
+    known = classes >= 0
+    if len(classes[known].unique()) < 2:
+        raise InputError(
+            f"scores need labelled examples of at least 2 classes, got {len(classes[known].unique())}. "
+            "Pass the true classes of the examples to be scored."
+        )
+    return points[known], classes[known]

@@ -1,0 +1,239 @@
+"""A method on a benchmark dataset, from its files to its scores: what ``semimetric fit`` and the benchmarks run."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+import semimetric
+from semimetric.checks import check_choice
+from semimetric.data import (
+    Dataset,
+    Preprocess,
+    apply_in_chunks,
+    build_preprocess,
+    load_dataset,
+    restore_preprocess,
+    split_examples,
+)
+from semimetric.encoders import build_encoder, encode, encoder_names
+from semimetric.errors import InputError, RunError
+from semimetric.evaluation import evaluate
+from semimetric.methods import METHODS, build_method, method_names
+from semimetric.metric import Metric
+from semimetric.presets import preset_values
+from semimetric.settings import build_settings, setting
+from semimetric.training import (
+    PretrainSettings,
+    Progress,
+    Run,
+    Trainer,
+    TrainingData,
+    TrainingSettings,
+    check_needs,
+    choose_device,
+    load_model,
+    model_tensors,
+    pretrain,
+)
+
+
+@dataclass(frozen=True)
+class ProtocolSettings:
+    """Which labels are known, and what the network sees."""
+
+    labels_per_class: int = setting(10, "Labelled examples of each class; all other training examples are unlabelled.")
+    validation_share: float = setting(0.0, "Share of each training class that is withheld for validation.")
+    encoder: str = setting("small-cnn", f"Network: {', '.join(encoder_names())}.")
+    init: Literal["gaussian", "he"] = setting("gaussian", "Start weights of the paper's networks.")
+    preprocess: Literal["mean-image", "standardize", "whiten", "none"] = setting(
+        "standardize", "Scaling of the inputs."
+    )
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All settings of one run."""
+
+    dataset: str
+    method: str
+    seed: int
+    protocol: ProtocolSettings
+    training: TrainingSettings
+    pretraining: PretrainSettings
+    method_settings: Any
+
+    def config(self) -> dict[str, Any]:
+        """The settings as JSON values, with the version that ran them."""
+        return {"version": semimetric.__version__} | dataclasses.asdict(self)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Experiment:
+        """The settings of a run."""
+        try:
+            kind = METHODS[config["method"]].Settings
+            return cls(
+                config["dataset"],
+                config["method"],
+                config["seed"],
+                build_settings(ProtocolSettings, config["protocol"], "protocol"),
+                build_settings(TrainingSettings, config["training"], "training"),
+                build_settings(PretrainSettings, config["pretraining"], "pretraining"),
+                build_settings(kind, config["method_settings"], f"method {config['method']!r}"),
+            )
+        except (KeyError, InputError) as error:
+            raise RunError(
+                f"the run's config does not fit this version ({semimetric.__version__}): {error}. "
+                f"It was written by version {config.get('version', 'unknown')}."
+            ) from error
+
+
+def plan(dataset: str, method: str, seed: int = 0, preset: str = "default", **values: Any) -> Experiment:
+    """Settings from a preset, overridden by ``values``; a setting that nothing has is refused by name.
+
+    A preset may speak of settings that another method has and this one has not; those are left out.
+    """
+    check_choice(method, method_names(), "method")
+    groups: dict[str, type[Any]] = {
+        "protocol": ProtocolSettings,
+        "training": TrainingSettings,
+        "pretraining": PretrainSettings,
+        "method_settings": METHODS[method].Settings,
+    }
+    known = {field.name: group for group, kind in groups.items() for field in dataclasses.fields(kind)}
+    for name in values:
+        if name not in known:
+            raise InputError(f"method {method!r} has no setting {name!r}; it has: {', '.join(sorted(known))}.")
+    chosen = {name: value for name, value in preset_values(preset, dataset).items() if name in known} | values
+    built = {
+        group: build_settings(kind, {n: v for n, v in chosen.items() if known[n] == group}, group)
+        for group, kind in groups.items()
+    }
+    return Experiment(dataset, method, seed, **built)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A dataset under a protocol: what is trained on, and what is only scored."""
+
+    data: TrainingData
+    test_inputs: Tensor
+    test_labels: Tensor
+    preprocess: Preprocess
+
+
+def prepare(experiment: Experiment, dataset: Dataset) -> Prepared:
+    """Split, fit the scaling on the training examples that are not withheld, and scale everything once."""
+    protocol = experiment.protocol
+    split = split_examples(dataset.train.labels, protocol.labels_per_class, protocol.validation_share, experiment.seed)
+    rows = torch.cat([split.labelled, split.unlabelled])
+    labels = torch.full((len(rows),), -1)
+    labels[: len(split.labelled)] = dataset.train.labels[split.labelled]
+    preprocess = build_preprocess(protocol.preprocess, dataset.train.inputs[rows])
+    withheld = dataset.train.subset(split.validation) if len(split.validation) else None
+    data = TrainingData(
+        apply_in_chunks(preprocess, dataset.train.inputs[rows]),
+        labels,
+        None if withheld is None else apply_in_chunks(preprocess, withheld.inputs),
+        None if withheld is None else withheld.labels,
+        dataset.train.labels[rows],
+    )
+    return Prepared(data, apply_in_chunks(preprocess, dataset.test.inputs), dataset.test.labels, preprocess)
+
+
+def run_experiment(
+    experiment: Experiment,
+    out: Path | None = None,
+    data_dir: Path | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    progress: Progress | None = None,
+    dataset: Dataset | None = None,
+) -> dict[str, Any]:
+    """Train, and score the test set before and after. Nothing is written before all input is accepted.
+
+    The test set is scored twice, for the Initial row and for the final one, and chooses nothing. Initial is the
+    state in which Algorithm 1 starts: after the softmax training, where there is one.
+    """
+    where = choose_device(device)
+    prepared = prepare(experiment, dataset or load_dataset(experiment.dataset, data_dir))
+    method = build_method(experiment.method, **dataclasses.asdict(experiment.method_settings))
+    check_needs(method, prepared.data)
+    encoder = build_encoder(
+        experiment.protocol.encoder, tuple(prepared.data.inputs.shape[1:]), experiment.seed, experiment.protocol.init
+    )
+    trainer = Trainer(
+        encoder, method, prepared.data, experiment.training, experiment.seed, where, run=None, progress=progress
+    )
+    if out is not None:
+        trainer.run = (Run.resume if resume else Run.create)(out, experiment.config())
+    initial = _start(experiment, prepared, trainer)
+    result = trainer.fit()
+    final = score(result.encoder, result.metric, prepared.test_inputs, prepared.test_labels)
+    outcome = {
+        "method": experiment.method,
+        "dataset": experiment.dataset,
+        "seed": experiment.seed,
+        "initial": initial,
+        "final": final,
+        "best_epoch": result.best_epoch,
+        "epochs": result.epochs,
+        "interrupted": result.interrupted,
+        "seconds": round(result.seconds, 3),
+        "device": where.type,
+        "run": None if out is None else str(out),
+    }
+    if trainer.run is not None:
+        trainer.run.write("result.json", outcome)
+    return outcome
+
+
+def _start(experiment: Experiment, prepared: Prepared, trainer: Trainer) -> dict[str, float]:
+    """Softmax training, where asked for, and the Initial scores; a run that has them already is not asked again."""
+    run = trainer.run
+    if run is not None and run.has("checkpoint.safetensors"):
+        stored: dict[str, float] = run.read("initial.json") or {}
+        return stored
+    if run is not None:
+        run.write_tensors("preprocess.safetensors", dict(prepared.preprocess.state_dict()))
+        run.write_tensors("model.safetensors", model_tensors(trainer.encoder, trainer.metric), {"epoch": 0})
+    if experiment.pretraining.pretrain_epochs:
+        rows = trainer.data.labelled
+        inputs, labels = trainer.data.inputs[rows], trainer.data.labels[rows]
+        pretrain(trainer.encoder, inputs, labels, experiment.pretraining, experiment.seed)
+    initial = score(trainer.encoder, trainer.metric, prepared.test_inputs, prepared.test_labels)
+    if run is not None:
+        run.write("initial.json", initial)
+    return initial
+
+
+def score(encoder: nn.Module, metric: Metric, inputs: Tensor, labels: Tensor) -> dict[str, float]:
+    """NMI and Recall@K of the embedding of preprocessed ``inputs``."""
+    return evaluate(metric.transform(encode(encoder, inputs)), labels)
+
+
+def evaluate_run(path: Path, data_dir: Path | None = None, device: str = "auto") -> dict[str, Any]:
+    """Score the best model of a run on the test set of its dataset."""
+    run = Run.open(path)
+    experiment = Experiment.from_config(run.config())
+    where = choose_device(device)
+    dataset = load_dataset(experiment.dataset, data_dir)
+    scaling, _ = run.read_tensors("preprocess.safetensors")
+    inputs = apply_in_chunks(restore_preprocess(experiment.protocol.preprocess, scaling), dataset.test.inputs)
+    tensors, state = run.read_tensors("model.safetensors")
+    encoder = build_encoder(experiment.protocol.encoder, tuple(inputs.shape[1:]), experiment.seed)
+    load_model(encoder, tensors)
+    metric = Metric(tensors["metric.factor"]).to(where)
+    return {
+        "method": experiment.method,
+        "dataset": experiment.dataset,
+        "seed": experiment.seed,
+        "epoch": state["epoch"],
+        "scores": score(encoder.to(where), metric, inputs.to(where), dataset.test.labels),
+        "run": str(path),
+    }

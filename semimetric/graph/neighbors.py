@@ -1,0 +1,72 @@
+"""Exact nearest neighbours by blocks of rows, on the CPU or the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semimetric.checks import check_features
+from semimetric.errors import InputError
+
+BLOCK_ENTRIES = 1 << 25
+"""Distances held at once: 256 MiB in float64, whatever the number of examples."""
+
+
+def nearest_neighbors(features: Any, k: int) -> Tensor:
+    """The ``k`` nearest rows of every row by Euclidean distance, nearest first, the row itself left out.
+
+    Rows at the same distance are listed by their number, so the answer does not depend on the order of
+    summation in a top-k routine. Distances are taken after removing the mean row, which changes none of them
+    and keeps the expanded square accurate for features far from the origin.
+
+    Parameters
+    ----------
+    features : (N, d) floating-point array
+    k : number of neighbours, 1 <= k < N
+
+    Returns
+    -------
+    (N, k) int64 tensor on the device of ``features``
+    """
+    points = check_features(features)
+    count = len(points)
+    if not 1 <= k < count:
+        raise InputError(
+            f"k must be at least 1 and below the number of examples ({count}), got {k}. "
+            "Ask for fewer neighbours or pass more examples."
+        )
+    return neighbors_between(points, points, k, exclude_self=True)
+
+
+def neighbors_between(queries: Tensor, points: Tensor, k: int, exclude_self: bool = False) -> Tensor:
+    """The ``k`` rows of ``points`` nearest to each row of ``queries``, nearest first, ties by row number.
+
+    With ``exclude_self`` the two are the same set and row i is never its own neighbour.
+    """
+    centre = points.mean(0)
+    queries, points = queries - centre, points - centre
+    norms = points.square().sum(1)
+    rows = max(1, BLOCK_ENTRIES // len(points))
+    found = []
+    for start in range(0, len(queries), rows):
+        block = queries[start : start + rows]
+        distances = torch.addmm(norms[None, :], block, points.T, alpha=-2.0)
+        if exclude_self:
+            own = torch.arange(len(block), device=block.device)
+            distances[own, own + start] = torch.inf
+        found.append(_smallest(distances, k))
+    return torch.cat(found)
+
+
+def _smallest(distances: Tensor, k: int) -> Tensor:
+    """Column numbers of the ``k`` smallest entries of each row, ordered by (value, column)."""
+    values, columns = distances.topk(k, dim=1, largest=False)
+    crowded = (distances <= values[:, -1:]).sum(1) > k
+    if bool(crowded.any()):
+        ordered = distances[crowded].sort(dim=1, stable=True)
+        values[crowded], columns[crowded] = ordered.values[:, :k], ordered.indices[:, :k]
+    columns, by_column = columns.sort(dim=1)
+    by_value = values.gather(1, by_column).sort(dim=1, stable=True).indices
+    return columns.gather(1, by_value)

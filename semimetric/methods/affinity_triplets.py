@@ -1,0 +1,140 @@
+"""Triplets from propagated affinities, an angular loss and an orthogonal metric.
+
+U. K. Dutta, M. Harandi, C. C. Sekhar, "Semi-Supervised Metric Learning: A Deep Resurrection", AAAI 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from semimetric.checks import check_choice, check_fraction
+from semimetric.errors import InputError
+from semimetric.graph import graph_modes, nearest_neighbors, neighbor_density, propagate_affinities
+from semimetric.losses import angular_loss, angular_margins
+from semimetric.methods.base import Method, Needs
+from semimetric.metric import Euclidean, Geometry, GraphedFunction, Metric, Stiefel, minimize_angular
+from semimetric.mining import mine_triplets, triplet_shares
+from semimetric.settings import setting
+
+
+@dataclass(frozen=True)
+class Triplets:
+    """Triplets (T, 3) of positions in ``nodes``: anchor, positive, negative."""
+
+    nodes: Tensor
+    index: Tensor
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Triplets]:
+        """Shuffled batches of ``size`` triplets, each over its own distinct nodes; the remainder is dropped."""
+        order = torch.randperm(len(self.index), generator=generator)
+        rows = self.nodes.cpu()[self.index.cpu()]
+        for start in range(0, len(order) - size + 1, size):
+            nodes, index = torch.unique(rows[order[start : start + size]], return_inverse=True)
+            yield Triplets(nodes, index)
+
+    def quality(self, classes: Tensor) -> dict[str, float]:
+        """Shares of triplets that are right by the true classes."""
+        shares = triplet_shares(self.nodes[self.index].to(classes.device), classes)
+        return {f"right_{name}": value for name, value in shares.items()}
+
+
+@dataclass(frozen=True)
+class AffinityTripletsSettings:
+    """Hyper-parameters; the defaults are the paper's for MNIST."""
+
+    k: int = setting(10, "Neighbours per node of the graph; of an odd number the median neighbour is dropped.")
+    gamma: float = setting(0.99, "Share of the affinity that travels on at each step of the propagation, in (0, 1).")
+    alpha: float = setting(40.0, "Angle of the loss in degrees, in (0, 90).")
+    components: int = setting(64, "Dimensions l of the learned embedding, at most the encoder's d.")
+    orthogonal: bool = setting(True, "Keep L orthonormal; without it the metric is free (the 'w/o orth' ablation).")
+    cg_iterations: int = setting(10, "Conjugate-gradient iterations of one metric step.")
+    anchors: Literal["all", "modes"] = setting("all", "Mine around all nodes, or around the modes of the graph.")
+    reduction: Literal["sum", "mean"] = setting("sum", "Sum or average the loss over a batch of triplets.")
+
+    def __post_init__(self) -> None:
+        if self.k < 2:
+            raise InputError(f"k must be at least 2 to tell positives from negatives, got {self.k}.")
+        check_fraction(self.gamma, "gamma")
+        if not 0.0 < self.alpha < 90.0:
+            raise InputError(f"alpha must lie strictly between 0 and 90 degrees, got {self.alpha}.")
+        if self.components < 1 or self.cg_iterations < 1:
+            raise InputError(
+                f"components and cg_iterations must be at least 1, got {self.components} and {self.cg_iterations}."
+            )
+        check_choice(self.anchors, ("all", "modes"), "anchors")
+        check_choice(self.reduction, ("sum", "mean"), "reduction")
+
+
+class AffinityTriplets(Method[Triplets]):
+    """Affinity propagation, top-half/bottom-half triplets, angular loss, L by Riemannian conjugate gradients."""
+
+    name = "affinity-triplets"
+    summary = "triplets from propagated affinities, angular loss, orthogonal metric"
+    reference = "Dutta, Harandi and Sekhar, AAAI 2021"
+    needs = Needs(labels=True, unlabelled=True, graph=True)
+    Settings = AffinityTripletsSettings
+
+    def __init__(self, settings: AffinityTripletsSettings | None = None) -> None:
+        super().__init__()
+        self.settings = settings or AffinityTripletsSettings()
+        self._solve = GraphedFunction(self._minimize)
+
+    def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
+        """A random orthonormal L, as in the paper."""
+        if self.settings.components > width:
+            raise InputError(
+                f"components must be at most the encoder's output width ({width}), got {self.settings.components}. "
+                "Ask for fewer components or use a wider encoder."
+            )
+        return Metric.random_orthonormal(width, self.settings.components, generator)
+
+    def constraints(self, features: Tensor, labels: Tensor) -> Triplets:
+        """Triplets around every node, or around the modes, of the kNN graph of ``features``."""
+        neighbors = nearest_neighbors(features, self.settings.k)
+        affinities = propagate_affinities(neighbors, labels, self.settings.gamma)
+        modes = self.settings.anchors == "modes"
+        anchors = graph_modes(neighbors, neighbor_density(features, neighbors)) if modes else None
+        triplets = mine_triplets(neighbors, affinities, anchors)
+        return Triplets(torch.arange(len(features), device=features.device), triplets)
+
+    def update_metric(self, metric: Metric, features: Tensor, constraints: Triplets) -> Metric:
+        """A few conjugate-gradient iterations on L, started from the current one."""
+        anchor, positive, negative = features[constraints.index.to(features.device)].unbind(1)
+        (factor,) = self._solve(metric.factor, anchor, positive, negative)
+        return Metric(factor)
+
+    def _minimize(self, factor: Tensor, anchor: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor]:
+        geometry: Geometry = Stiefel() if self.settings.orthogonal else Euclidean()
+        result = minimize_angular(
+            factor,
+            anchor,
+            positive,
+            negative,
+            alpha=self.settings.alpha,
+            geometry=geometry,
+            max_iterations=self.settings.cg_iterations,
+        )
+        return (result.point,)
+
+    def loss(self, metric: Metric, features: Tensor, constraints: Triplets) -> Tensor:
+        """The smooth angular loss of the triplets under the fixed metric."""
+        index = constraints.index.to(features.device)
+        return angular_loss(features, index, metric.factor, self.settings.alpha, self.settings.reduction)
+
+    def statistics(self, metric: Metric, features: Tensor, constraints: Triplets) -> dict[str, float]:
+        """Mean loss of a triplet and the share of active ones (positive margin)."""
+        index = constraints.index.to(features.device)
+        margins = angular_margins(features, index, metric.factor, self.settings.alpha)
+        return {
+            "triplets": float(len(constraints)),
+            "triplet_loss": float(torch.nn.functional.softplus(margins).mean()),
+            "active_triplets": float((margins > 0).double().mean()),
+        }

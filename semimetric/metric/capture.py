@@ -1,0 +1,62 @@
+"""Replay a function of tensors as one CUDA graph, so that many small kernels cost one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Function = Callable[..., tuple[Tensor, ...]]
+Key = tuple[tuple[torch.Size, torch.dtype, torch.device], ...]
+WARM_UPS = 3
+
+
+@dataclass(frozen=True)
+class _Recording:
+    graph: torch.cuda.CUDAGraph
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+class GraphedFunction:
+    """``function(*tensors) -> tuple of tensors``, recorded once per shapes, types and device of its inputs.
+
+    The function must not read values on the host, must not depend on anything but its arguments, and needs no
+    gradients. On a CPU it is simply called. On CUDA the inputs are copied to where the recording expects them and
+    the results are cloned, so a caller never holds memory that the next call overwrites.
+    """
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._recordings: dict[Key, _Recording] = {}
+
+    @torch.no_grad()
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return ``function(*tensors)``."""
+        if not all(tensor.is_cuda for tensor in tensors):
+            return self._function(*tensors)
+        key = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
+        with torch.cuda.device(tensors[0].device):
+            if key not in self._recordings:
+                self._recordings[key] = self._record(tensors)
+            recording = self._recordings[key]
+            for static, tensor in zip(recording.inputs, tensors, strict=True):
+                static.copy_(tensor)
+            recording.graph.replay()
+            return tuple(output.clone() for output in recording.outputs)
+
+    def _record(self, tensors: tuple[Tensor, ...]) -> _Recording:
+        """Run on a side stream first, so that libraries allocate their handles and workspaces before capture."""
+        inputs = tuple(tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                self._function(*inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outputs = self._function(*inputs)
+        return _Recording(graph, inputs, outputs)

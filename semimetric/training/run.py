@@ -1,0 +1,136 @@
+"""The run folder: everything a training run leaves behind, in files that are whole and that hold no code.
+
+config.json             what was asked for
+initial.json            test scores before training
+metrics.jsonl           one line per epoch
+model.safetensors       the best encoder and metric so far
+preprocess.safetensors  how inputs are scaled
+checkpoint.safetensors  everything needed to continue
+result.json             the outcome
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from semimetric.errors import RunError
+from semimetric.files import read_json, read_tensors, write_json, write_tensors, write_text
+
+
+class Run:
+    """Reads and writes one run folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: dict[str, Any]) -> Run:
+        """Make the folder and write its config; a folder that holds anything else is refused untouched."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            kind = "already holds a run" if (path / "config.json").exists() else "is not an empty folder"
+            raise RunError(
+                f"{path} {kind}. Choose another --out, or continue a run of the same settings with --resume."
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_json(path / "config.json", config)
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error}. Choose another --out.") from error
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> Run:
+        """An existing run."""
+        if not (path / "config.json").is_file():
+            raise RunError(f"{path} is not a run: it has no config.json. Name the folder given as --out to 'fit'.")
+        return cls(path)
+
+    @classmethod
+    def resume(cls, path: Path, config: dict[str, Any]) -> Run:
+        """An existing run of exactly these settings, or a new one where there is none."""
+        if not (path / "config.json").is_file():
+            return cls.create(path, config)
+        run = cls.open(path)
+        differing = _differences(run.config(), config)
+        if differing:
+            raise RunError(
+                f"{path} was started with other settings: {'; '.join(differing)}. "
+                "Resume with the same settings, or choose another --out."
+            )
+        return run
+
+    def config(self) -> dict[str, Any]:
+        """What was asked for."""
+        loaded: dict[str, Any] = read_json(self.path / "config.json")
+        return loaded
+
+    def write(self, name: str, value: object) -> None:
+        """Write a JSON file of the run."""
+        self._guard(name, lambda: write_json(self.path / name, value))
+
+    def read(self, name: str) -> Any | None:
+        """Read a JSON file of the run, None where it is not there."""
+        return read_json(self.path / name) if (self.path / name).exists() else None
+
+    def write_tensors(self, name: str, tensors: dict[str, Tensor], state: object = None) -> None:
+        """Write a tensor file of the run; a failure leaves the last good one in place and says so."""
+        self._guard(name, lambda: write_tensors(self.path / name, tensors, state))
+
+    def read_tensors(self, name: str) -> tuple[dict[str, Tensor], Any]:
+        """Read a tensor file of the run."""
+        if not self.has(name):
+            raise RunError(f"{self.path} holds no {name}: the run did not get that far. Continue it with --resume.")
+        return read_tensors(self.path / name)
+
+    def has(self, name: str) -> bool:
+        """Whether the run has this file."""
+        return (self.path / name).is_file()
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Append one line to ``metrics.jsonl``."""
+
+        def append() -> None:
+            with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+
+        self._guard("metrics.jsonl", append)
+
+    def history(self) -> list[dict[str, Any]]:
+        """Lines of ``metrics.jsonl``; a line cut short by a crash is left out."""
+        path = self.path / "metrics.jsonl"
+        records = []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                break
+        return records
+
+    def forget_after(self, epoch: int) -> None:
+        """Drop log lines later than ``epoch``: they will be written again."""
+        kept = [json.dumps(record) + "\n" for record in self.history() if record["epoch"] <= epoch]
+        write_text(self.path / "metrics.jsonl", "".join(kept))
+
+    def _guard(self, name: str, action: Any) -> None:
+        try:
+            action()
+        except OSError as error:
+            raise RunError(
+                f"{self.path / name} cannot be written: {error}. What was saved before is untouched; "
+                "make room and continue with --resume."
+            ) from error
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            found += _differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            found.append(f"{prefix}{key} was {before!r} and is now {after!r}")
+    return found

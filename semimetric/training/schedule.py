@@ -1,0 +1,37 @@
+"""Which partition of the unlabelled data is worked on, epoch by epoch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from semimetric.data import partitions
+
+
+class PartitionSchedule:
+    """Random partitions in turn, ``epochs_each`` epochs on each; a new shuffle when all have been seen."""
+
+    def __init__(self, unlabelled: Tensor, size: int, epochs_each: int, generator: torch.Generator) -> None:
+        self._unlabelled = unlabelled.cpu()
+        self._size = size
+        self._epochs_each = epochs_each
+        self._generator = generator
+        self._waiting: list[Tensor] = []
+        self._current = self._unlabelled[:0]
+
+    def for_epoch(self, epoch: int) -> Tensor:
+        """Rows of the unlabelled examples of ``epoch`` (counted from 1, asked for in order)."""
+        if (epoch - 1) % self._epochs_each == 0:
+            if not self._waiting:
+                self._waiting = partitions(self._unlabelled, self._size, self._generator)
+            self._current = self._waiting.pop(0)
+        return self._current
+
+    def state(self) -> dict[str, Tensor]:
+        """Tensors from which ``restore`` continues."""
+        sizes = torch.tensor([len(piece) for piece in (self._current, *self._waiting)])
+        return {"partition_rows": torch.cat([self._current, *self._waiting]), "partition_sizes": sizes}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Continue where ``state`` was taken."""
+        self._current, *self._waiting = state["partition_rows"].split(state["partition_sizes"].tolist())

@@ -1,0 +1,63 @@
+"""How to train, whatever the method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from semimetric.checks import check_choice, check_positive
+from semimetric.errors import InputError
+from semimetric.settings import setting
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """Algorithm 1: partitions, alternation of metric and encoder, optimiser, model selection."""
+
+    epochs: int = setting(50, "Epochs in all, an epoch being one pass over the constraints of a partition.")
+    epochs_per_partition: int = setting(10, "Epochs on one random partition of the unlabelled data.")
+    partition_size: int = setting(9000, "Unlabelled examples in one partition; all labelled ones are always in.")
+    batch_size: int = setting(100, "Constraints in one mini-batch.")
+    optimizer: Literal["sgd", "adam"] = setting("sgd", "Optimiser of the encoder.")
+    lr: float = setting(1e-4, "Learning rate of the encoder.")
+    momentum: float = setting(0.9, "Momentum of SGD.")
+    weight_decay: float = setting(5e-4, "Weight decay of the encoder.")
+    metric_every: Literal["batch", "epoch"] = setting("batch", "Update the metric before every batch or every epoch.")
+    selection: Literal["labels", "validation"] = setting(
+        "labels",
+        "What chooses the best model: leave-one-out recall of the labelled examples, or withheld validation data.",
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("epochs_per_partition", "partition_size", "batch_size"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.epochs < 0:
+            raise InputError(f"epochs must be at least 0, got {self.epochs}.")
+        check_positive(self.lr, "lr")
+        if not 0.0 <= self.momentum < 1.0:
+            raise InputError(f"momentum must be in [0, 1), got {self.momentum}.")
+        if self.weight_decay < 0.0:
+            raise InputError(f"weight_decay must be at least 0, got {self.weight_decay}.")
+        check_choice(self.optimizer, ("sgd", "adam"), "optimizer")
+        check_choice(self.metric_every, ("batch", "epoch"), "metric_every")
+        check_choice(self.selection, ("labels", "validation"), "selection")
+
+
+@dataclass(frozen=True)
+class PretrainSettings:
+    """Softmax training on the labelled examples before Algorithm 1; off unless epochs are asked for."""
+
+    pretrain_epochs: int = setting(0, "Epochs of softmax training on the labelled examples beforehand.")
+    pretrain_lr: float = setting(0.01, "Learning rate of the softmax training.")
+    pretrain_batch_size: int = setting(100, "Images in one mini-batch of the softmax training.")
+    pretrain_weight_decay: float = setting(1e-4, "Weight decay of the softmax training.")
+    pretrain_flip: bool = setting(False, "Mirror each image left-right with probability 1/2 in softmax training.")
+
+    def __post_init__(self) -> None:
+        if self.pretrain_epochs < 0 or self.pretrain_batch_size < 1:
+            raise InputError(
+                "pretrain_epochs must be at least 0 and pretrain_batch_size at least 1, "
+                f"got {self.pretrain_epochs} and {self.pretrain_batch_size}."
+            )
+        check_positive(self.pretrain_lr, "pretrain_lr")

@@ -1,0 +1,304 @@
+"""Algorithm 1 for any method: partitions, metric step, encoder step, and the best model kept.
+
+for every epoch:  embed the partition, ask the method for constraints
+    metric_every = epoch:  encoder fixed, update the metric on the whole partition
+    for every mini-batch:  embed it
+        metric_every = batch:  encoder fixed, update the metric on the batch
+        metric fixed, one optimiser step on the encoder
+    score the model, keep it if it is the best so far, write a checkpoint
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from semimetric.encoders import encode, output_width, unit_features
+from semimetric.errors import DivergedError, InputError
+from semimetric.evaluation import Spread, collapse_warning, measure_spread
+from semimetric.methods import Method
+from semimetric.metric import Metric
+from semimetric.training.data import TrainingData, check_needs
+from semimetric.training.progress import Progress, Silent
+from semimetric.training.run import Run
+from semimetric.training.schedule import PartitionSchedule
+from semimetric.training.selection import Score, labels_score, validation_score
+from semimetric.training.settings import TrainingSettings
+
+PROBE_SIZE = 2000
+"""Examples on which the spread of the embedding is watched."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best model so far."""
+
+    epoch: int
+    score: Score
+    tensors: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What training gives back; the encoder passed in carries the best weights."""
+
+    encoder: nn.Module
+    metric: Metric
+    best_epoch: int
+    epochs: int
+    interrupted: bool
+    seconds: float
+
+
+class Trainer:
+    """One training run. ``fit`` does it all; with a ``run`` it writes there and continues from what it finds."""
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        method: Method[Any],
+        data: TrainingData,
+        settings: TrainingSettings,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        run: Run | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        check_needs(method, data)
+        _check_selection(settings, data)
+        self.device = torch.device(device)
+        self.data = data.to(self.device)
+        self.encoder = encoder.to(self.device)
+        self.method = method.to(self.device)
+        self.settings = settings
+        self.seed = seed
+        self.run = run
+        self.progress: Progress = progress or Silent()
+        self.generator = torch.Generator().manual_seed(seed)
+        width = output_width(self.encoder, self.data.inputs)
+        self.metric = method.initial_metric(width, self.generator).to(self.device)
+        self.optimizer = _build_optimizer(settings, [*self.encoder.parameters(), *self.method.parameters()])
+        self.schedule = PartitionSchedule(
+            data.unlabelled, settings.partition_size, settings.epochs_per_partition, self.generator
+        )
+        self.epoch = 0
+        self.seconds = 0.0
+        self.best: Best | None = None
+        self.start: Spread | None = None
+        self.warned = False
+
+    def fit(self) -> TrainingResult:
+        """Train to the last epoch, or until interrupted, and load the best model into the encoder."""
+        interrupted = False
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(self.seed)
+            try:
+                self._begin()
+                while self.epoch < self.settings.epochs:
+                    self._train_epoch()
+            except KeyboardInterrupt:
+                interrupted = True
+            finally:
+                self.progress.end()
+        if self.best is None:
+            self._keep(Best(0, (), self._model_tensors()))
+        assert self.best is not None
+        load_model(self.encoder, self.best.tensors)
+        self.metric = Metric(self.best.tensors["metric.factor"]).to(self.device)
+        return TrainingResult(self.encoder, self.metric, self.best.epoch, self.epoch, interrupted, self.seconds)
+
+    def _begin(self) -> None:
+        if self.run is not None and self.run.has("checkpoint.safetensors"):
+            self._restore(self.run)
+            self.progress.begin(self.settings.epochs, self.epoch)
+            return
+        self.progress.begin(self.settings.epochs, 0)
+        self._finish_epoch({"epoch": 0}, time.perf_counter())
+
+    def _train_epoch(self) -> None:
+        began = time.perf_counter()
+        epoch = self.epoch + 1
+        rows = torch.cat([self.data.labelled, self.schedule.for_epoch(epoch).to(self.device)])
+        features = self._features(self.data.inputs[rows])
+        constraints = self.method.constraints(features, self.data.labels[rows])
+        record: dict[str, Any] = {"epoch": epoch} | self.method.statistics(self.metric, features, constraints)
+        if self.data.classes is not None:
+            record |= constraints.quality(self.data.classes[rows])
+        if self.settings.metric_every == "epoch":
+            self.metric = self.method.update_metric(self.metric, features, constraints)
+        self._train_batches(epoch, rows, constraints)
+        self.epoch = epoch
+        self._finish_epoch(record, began)
+
+    def _train_batches(self, epoch: int, rows: Tensor, constraints: Any) -> None:
+        size = min(self.settings.batch_size, len(constraints))
+        total = len(constraints) // size
+        self.encoder.train()
+        self.method.train()
+        for done, batch in enumerate(constraints.minibatches(size, self.generator), start=1):
+            self._step(rows[batch.nodes.to(self.device)], batch)
+            self.progress.batch(epoch, done, total)
+        self.encoder.eval()
+        self.method.eval()
+
+    def _step(self, rows: Tensor, batch: Any) -> None:
+        """Metric step with the encoder fixed, then one optimiser step with the metric fixed."""
+        features = unit_features(self.encoder(self.data.inputs[rows]))
+        if self.settings.metric_every == "batch":
+            self.metric = self.method.update_metric(self.metric, features.detach(), batch)
+        loss = self.method.loss(self.metric, features, batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+
+    def _finish_epoch(self, record: dict[str, Any], began: float) -> None:
+        """Watch for collapse, score, keep the best model, log and write a checkpoint."""
+        spread = measure_spread(self._embed(self._probe_rows()))
+        self._watch(spread)
+        score, scores = self._score()
+        record |= {"mean_distance": spread.mean_distance, "effective_rank": spread.effective_rank}
+        record |= {f"selection_{name}": value for name, value in scores.items()}
+        record["best"] = self.best is None or score > self.best.score
+        if record["best"]:
+            self._keep(Best(self.epoch, score, self._model_tensors()))
+        record["seconds"] = time.perf_counter() - began
+        self.seconds += record["seconds"]
+        if self.run is not None:
+            self.run.log(record)
+            self._checkpoint(self.run)
+        self.progress.epoch(record)
+
+    def _probe_rows(self) -> Tensor:
+        return torch.cat([self.data.labelled, self.data.unlabelled])[:PROBE_SIZE]
+
+    def _watch(self, spread: Spread) -> None:
+        if self.start is None:
+            self.start = spread
+        message = collapse_warning(self.start, spread)
+        if message and not self.warned:
+            self.warned = True
+            self.progress.warn(f"epoch {self.epoch}: {message}")
+
+    def _score(self) -> tuple[Score, dict[str, float]]:
+        if self.settings.selection == "validation":
+            assert self.data.validation_inputs is not None
+            assert self.data.validation_labels is not None
+            embeddings = self.metric.transform(self._features(self.data.validation_inputs))
+            judge, labels = validation_score, self.data.validation_labels
+        else:
+            rows = self.data.labelled
+            embeddings = self._embed(rows)
+            judge, labels = labels_score, self.data.labels[rows]
+        if bool((embeddings == embeddings[0]).all()):
+            return (0.0,), {}
+        return judge(embeddings, labels)
+
+    def _embed(self, rows: Tensor) -> Tensor:
+        return self.metric.transform(self._features(self.data.inputs[rows]))
+
+    def _features(self, inputs: Tensor) -> Tensor:
+        features = encode(self.encoder, inputs)
+        if not bool(torch.isfinite(features).all()):
+            raise DivergedError(
+                f"training diverged in epoch {self.epoch + 1}: the encoder returns NaN or infinite values. "
+                "The best model so far is kept; start again with a smaller --lr."
+            )
+        return features
+
+    def _keep(self, best: Best) -> None:
+        self.best = best
+        if self.run is not None:
+            state = {"epoch": best.epoch, "score": list(best.score)}
+            self.run.write_tensors("model.safetensors", best.tensors, state)
+
+    def _model_tensors(self) -> dict[str, Tensor]:
+        return model_tensors(self.encoder, self.metric) | {
+            f"method.{name}": tensor.detach().cpu().clone() for name, tensor in self.method.state_dict().items()
+        }
+
+    def _checkpoint(self, run: Run) -> None:
+        assert self.best is not None
+        assert self.start is not None
+        tensors = self._model_tensors() | self.schedule.state()
+        tensors |= {"generator": self.generator.get_state(), "torch_rng": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            tensors["cuda_rng"] = torch.cuda.get_rng_state(self.device)
+        tensors |= _optimizer_tensors(self.optimizer)
+        state = {
+            "epoch": self.epoch,
+            "seconds": self.seconds,
+            "best_epoch": self.best.epoch,
+            "best_score": list(self.best.score),
+            "start": [self.start.mean_distance, self.start.effective_rank],
+            "warned": self.warned,
+        }
+        run.write_tensors("checkpoint.safetensors", tensors, state)
+
+    def _restore(self, run: Run) -> None:
+        tensors, state = run.read_tensors("checkpoint.safetensors")
+        load_model(self.encoder, tensors)
+        self.method.load_state_dict(_under("method.", tensors))
+        self.metric = Metric(tensors["metric.factor"]).to(self.device)
+        self.schedule.restore(tensors)
+        self.generator.set_state(tensors["generator"])
+        torch.set_rng_state(tensors["torch_rng"])
+        if self.device.type == "cuda" and "cuda_rng" in tensors:
+            torch.cuda.set_rng_state(tensors["cuda_rng"], self.device)
+        _restore_optimizer(self.optimizer, tensors)
+        self.epoch, self.seconds, self.warned = state["epoch"], state["seconds"], state["warned"]
+        self.start = Spread(*state["start"])
+        best_tensors, _ = run.read_tensors("model.safetensors")
+        self.best = Best(state["best_epoch"], tuple(state["best_score"]), best_tensors)
+        run.forget_after(self.epoch)
+
+
+def model_tensors(encoder: nn.Module, metric: Metric) -> dict[str, Tensor]:
+    """Encoder and metric as named tensors on the CPU."""
+    tensors = {f"encoder.{name}": tensor.detach().cpu().clone() for name, tensor in encoder.state_dict().items()}
+    return tensors | {"metric.factor": metric.factor.detach().cpu().clone()}
+
+
+def load_model(encoder: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Load the encoder's part of ``model_tensors`` into ``encoder``."""
+    encoder.load_state_dict(_under("encoder.", tensors))
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _check_selection(settings: TrainingSettings, data: TrainingData) -> None:
+    if settings.selection == "validation" and (data.validation_inputs is None or data.validation_labels is None):
+        raise InputError(
+            "selection 'validation' needs withheld validation data and there is none. "
+            "Set a validation share, or select on the labels."
+        )
+
+
+def _build_optimizer(settings: TrainingSettings, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    if settings.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
+    return torch.optim.SGD(parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's per-parameter tensors under flat names; its numbers come from the settings."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"optimizer.{parameter}.{name}": value
+        for parameter, values in state.items()
+        for name, value in values.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in _under("optimizer.", tensors).items():
+        parameter, key = name.split(".", 1)
+        state.setdefault(int(parameter), {})[key] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

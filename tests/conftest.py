@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+torch.set_num_threads(2)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine cannot or should not run, and say why."""
+    skips = {
+        "gpu": (not torch.cuda.is_available(), "torch sees no CUDA device"),
+        "slow": (os.environ.get("SEMIMETRIC_SLOW") != "1", "slow; set SEMIMETRIC_SLOW=1 to run it"),
+    }
+    for item in items:
+        for marker, (skip, reason) in skips.items():
+            if skip and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def clustered(seed: int, count: int, width: int, classes: int, spread: float = 0.35) -> tuple[Tensor, Tensor]:
+    """Unit-norm points around random class directions, with their classes."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.nn.functional.normalize(torch.randn(classes, width, generator=generator), dim=1)
+    labels = torch.arange(count) % classes
+    points = centres[labels] + spread * torch.randn(count, width, generator=generator)
+    return torch.nn.functional.normalize(points, dim=1), labels
+
+
+@pytest.fixture
+def make_clusters():
+    return clustered

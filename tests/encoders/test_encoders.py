@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from semimetric.encoders import build_encoder, encode, encoder_names, output_width, unit_features
+from semimetric.encoders.paper import cifar10_network, mnist_network
+from semimetric.errors import InputError
+
+SHAPES = {"paper-mnist": (1, 28, 28), "paper-cifar10": (3, 32, 32), "small-cnn": (1, 8, 8), "mlp": (13,)}
+
+
+def layer_shapes(network: nn.Sequential, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    value, shapes = torch.zeros(2, *shape), []
+    for layer in network:
+        value = layer(value)
+        shapes.append(tuple(value.shape[1:]))
+    return shapes
+
+
+def test_mnist_network_layer_by_layer() -> None:
+    shapes = layer_shapes(mnist_network(), (1, 28, 28))
+    assert shapes == [(20, 24, 24), (20, 12, 12), (50, 8, 8), (50, 4, 4), (500, 1, 1), (500, 1, 1), (500,), (128,)]
+    assert sum(p.numel() for p in mnist_network().parameters()) == 520 + 25_050 + 400_500 + 64_128
+
+
+def test_cifar10_network_layer_by_layer() -> None:
+    shapes = layer_shapes(cifar10_network(), (3, 32, 32))
+    spatial = [shape[1] for shape in shapes if len(shape) == 3]
+    assert spatial == [32, 16, 16, 16, 16, 8, 8, 8, 4, 1, 1]
+    assert shapes[-1] == (64,)
+    assert sum(p.numel() for p in cifar10_network().parameters()) == 2_432 + 25_632 + 51_264 + 65_600
+
+
+def test_pooling_counts_only_the_pixels_it_saw() -> None:
+    pools = [layer for layer in cifar10_network() if isinstance(layer, nn.AvgPool2d | nn.MaxPool2d)]
+    assert len(pools) == 3
+    for pool in pools:
+        assert torch.equal(pool(torch.ones(1, 1, 16, 16)), torch.ones(1, 1, 8, 8))
+    ramp = torch.arange(16.0).reshape(1, 1, 4, 4)
+    assert pools[1](ramp)[0, 0, 1, 1] == pytest.approx((10 + 11 + 14 + 15) / 4)
+
+
+@pytest.mark.parametrize(("make", "deviations"), [(mnist_network, [0.01] * 4), (cifar10_network, [0.01] + [0.05] * 3)])
+def test_published_start_weights(make, deviations: list[float]) -> None:
+    torch.manual_seed(0)
+    layers = [layer for layer in make() if isinstance(layer, nn.Conv2d | nn.Linear)]
+    for layer, deviation in zip(layers, deviations, strict=True):
+        assert float(layer.weight.detach().std()) == pytest.approx(deviation, rel=0.1)
+        assert (layer.bias == 0).all()
+
+
+@pytest.mark.parametrize("name", encoder_names())
+def test_every_encoder_is_seeded_and_returns_rows(name: str) -> None:
+    inputs = torch.randn(5, *SHAPES[name], generator=torch.Generator().manual_seed(0))
+    before = torch.get_rng_state()
+    first, second, other = (build_encoder(name, SHAPES[name], seed) for seed in (1, 1, 2))
+    assert torch.equal(before, torch.get_rng_state())
+    assert output_width(first, inputs) == encode(first, inputs).shape[1]
+    assert torch.equal(encode(first, inputs), encode(second, inputs))
+    assert not torch.equal(encode(first, inputs), encode(other, inputs))
+    assert torch.allclose(encode(first, inputs).norm(dim=1), torch.ones(5), atol=1e-5)
+
+
+def test_chunks_do_not_change_features_and_the_mode_is_restored() -> None:
+    encoder = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))
+    inputs = torch.randn(10, 4)
+    assert torch.allclose(encode(encoder, inputs, chunk=3), encode(encoder, inputs), atol=1e-6)
+    assert encoder.training
+
+
+def test_a_zero_output_stays_zero() -> None:
+    assert torch.equal(unit_features(torch.zeros(2, 3)), torch.zeros(2, 3))
+
+
+def test_wrong_inputs_are_named() -> None:
+    with pytest.raises(InputError, match=r"takes inputs of shape \(1, 28, 28\), got \(3, 32, 32\)"):
+        build_encoder("paper-mnist", (3, 32, 32), 0)
+    with pytest.raises(InputError, match="at least 8 x 8"):
+        build_encoder("small-cnn", (13,), 0)
+    with pytest.raises(InputError, match="one of paper-mnist"):
+        build_encoder("vgg", (1, 28, 28), 0)
+    with pytest.raises(InputError, match="one row per example"):
+        output_width(nn.Conv2d(1, 2, 3), torch.zeros(2, 1, 8, 8))
+    with pytest.raises(InputError, match="cannot take inputs of shape"):
+        output_width(nn.Linear(3, 2), torch.zeros(2, 5))

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from semimetric.errors import InputError
+from semimetric.evaluation import evaluate, nmi, recall_at_k
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=25, deadline=None)
+def test_recall_equals_a_naive_loop(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.randn(30, 3, generator=generator, dtype=torch.float64)
+    labels = torch.randint(4, (30,), generator=generator)
+    found = recall_at_k(points, labels, ks=(1, 2, 4, 8))
+    for k in (1, 2, 4, 8):
+        hits = 0
+        for i in range(30):
+            order = sorted((j for j in range(30) if j != i), key=lambda j: float((points[i] - points[j]).norm()))
+            hits += any(labels[j] == labels[i] for j in order[:k])
+        assert found[k] == pytest.approx(hits / 30)
+
+
+def test_perfect_embedding_scores_one_and_a_random_one_does_not() -> None:
+    labels = np.repeat(np.arange(5), 20)
+    perfect = np.eye(5)[labels] + 1e-3 * np.random.default_rng(0).normal(size=(100, 5))
+    assert evaluate(perfect, labels) == pytest.approx(
+        {"nmi": 1.0, "recall@1": 1.0, "recall@2": 1.0, "recall@4": 1.0, "recall@8": 1.0}
+    )
+    random = np.random.default_rng(1).normal(size=(100, 5))
+    assert evaluate(random, labels)["nmi"] < 0.3
+
+
+def test_nmi_is_mutual_information_over_the_average_entropy() -> None:
+    labels = np.array([0] * 6 + [1] * 6)
+    points = np.array([[0.0]] * 4 + [[10.0]] * 8) + np.linspace(0, 0.1, 12)[:, None]
+    table = np.array([[4, 2], [0, 6]]) / 12
+    marginals = table.sum(1), table.sum(0)
+    entropy = [-(p * np.log(p)).sum() for p in marginals]
+    outer = np.outer(*marginals)
+    information = sum(t * np.log(t / o) for t, o in zip(table.flat, outer.flat, strict=True) if t)
+    assert nmi(points, labels) == pytest.approx(2 * information / sum(entropy))
+
+
+def test_unlabelled_rows_are_left_out() -> None:
+    points = np.random.default_rng(2).normal(size=(40, 3))
+    labels = np.arange(40) % 3
+    extended = np.vstack([points, np.zeros((5, 3))])
+    assert evaluate(extended, np.append(labels, [-1] * 5)) == evaluate(points, labels)
+
+
+@pytest.mark.parametrize(
+    ("points", "labels", "ks", "message"),
+    [
+        (np.eye(4), [0, 0, 0, 0], (1,), "at least 2 classes"),
+        (np.eye(4), [0, 1, 0], (1,), r"shape \(4,\)"),
+        (np.eye(4), [0, 1, 0, 1], (4,), r"less one \(3\)"),
+        (np.zeros((4, 2)), [0, 1, 0, 1], (1,), "constant"),
+        (np.full((4, 2), np.nan), [0, 1, 0, 1], (1,), "NaN"),
+        ([["a"]], [0], (1,), "array of numbers"),
+    ],
+)
+def test_bad_input_is_named(points: object, labels: object, ks: tuple[int, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        recall_at_k(points, labels, ks)

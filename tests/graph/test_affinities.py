@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from semimetric.errors import InputError
+from semimetric.graph import affinities as module
+from semimetric.graph import nearest_neighbors, propagate_affinities, propagate_labels, propagated_affinity_matrix
+
+
+def explicit(neighbors: Tensor, labels: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+    """P and W written out entry by entry from the definition."""
+    count, k = neighbors.shape
+    q = torch.zeros(count, count, dtype=torch.float64)
+    for i in range(count):
+        for j in neighbors[i].tolist():
+            q[i, j] = 1 / k
+    w0 = torch.eye(count, dtype=torch.float64)
+    for i in range(count):
+        for j in range(count):
+            if i != j and labels[i] >= 0 and labels[j] >= 0:
+                w0[i, j] = 1.0 if labels[i] == labels[j] else -1.0
+    p = (1 - gamma) * torch.linalg.inv(torch.eye(count, dtype=torch.float64) - gamma * q)
+    w = p @ w0
+    return p, (w + w.T) / 2
+
+
+def graph(seed: int, count: int = 60, k: int = 6, classes: int = 3, labelled: float = 0.4) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    neighbors = nearest_neighbors(torch.randn(count, 5, generator=generator, dtype=torch.float64), k)
+    labels = torch.randint(classes, (count,), generator=generator)
+    labels[torch.rand(count, generator=generator) > labelled] = -1
+    return neighbors, labels
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.5, 0.9, 0.99]), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+@settings(max_examples=25, deadline=None)
+def test_edges_equal_the_explicit_inverse(seed: int, gamma: float, labelled: float) -> None:
+    neighbors, labels = graph(seed, count=30, k=4, labelled=labelled)
+    _, w = explicit(neighbors, labels, gamma)
+    edges = propagate_affinities(neighbors, labels, gamma)
+    assert torch.allclose(edges, w.gather(1, neighbors), rtol=0, atol=1e-10)
+    assert torch.allclose(propagated_affinity_matrix(neighbors, labels, gamma), w, rtol=0, atol=1e-10)
+
+
+def test_all_four_label_cases_occur_and_are_exact() -> None:
+    neighbors, labels = graph(3, count=300, k=10)
+    _, w = explicit(neighbors, labels, 0.99)
+    edges, expected = propagate_affinities(neighbors, labels), w.gather(1, neighbors)
+    source, target = (labels >= 0)[:, None].expand_as(neighbors), (labels >= 0)[neighbors]
+    for case in (source & target, source & ~target, ~source & target, ~source & ~target):
+        assert case.sum() > 20
+        assert (edges - expected)[case].abs().max() < 1e-10
+
+
+def test_series_solver_agrees_with_the_dense_one_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    neighbors, labels = graph(5, count=120, k=6)
+    monkeypatch.setattr(module, "SERIES_COLUMNS", 120 * 17)  # several uneven blocks of columns
+    series = propagate_affinities(neighbors, labels, solver="series")
+    assert (series - propagate_affinities(neighbors, labels, solver="dense")).abs().max() < 2e-6
+
+
+@pytest.mark.parametrize("sweeps", [20, 100, 400])
+def test_truncation_error_stays_within_its_bound(sweeps: int) -> None:
+    gamma = 0.99
+    neighbors, labels = graph(7)
+    p, _ = explicit(neighbors, labels, gamma)
+    exact = p @ module._class_indicators(labels)
+    cut = propagate_labels(neighbors, labels, gamma, tolerance=gamma**sweeps)
+    bound = gamma**sweeps * exact.abs().max(0).values
+    assert ((exact - cut) >= -1e-12).all()
+    assert ((exact - cut) <= bound + 1e-12).all()
+
+
+def test_walk_matrix_is_a_stochastic_matrix_and_its_transpose_the_adjoint() -> None:
+    neighbors, _ = graph(11)
+    walk = module.walk_matrix(neighbors, 0.99)
+    assert (walk >= 0).all()
+    assert torch.allclose(walk.sum(1), torch.ones(len(walk), dtype=torch.float64), atol=1e-10)
+    x, y = torch.randn(2, len(walk), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.isclose((walk @ x) @ y, x @ (walk.T @ y), rtol=1e-12)
+
+
+def test_isolated_cliques_have_equal_walks_within() -> None:
+    clique = torch.tensor([[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
+    walk = module.walk_matrix(torch.cat([clique, clique + 4]), 0.9)
+    off_diagonal = ~torch.eye(4, dtype=torch.bool)
+    assert walk[:4, :4][off_diagonal].unique().numel() == 1 or walk[:4, :4][off_diagonal].std() < 1e-15
+    assert (walk[:4, 4:] == 0).all()
+
+
+def test_everything_labelled_alike_gives_ones_and_no_labels_give_stochastic_rows() -> None:
+    neighbors, _ = graph(13)
+    count = len(neighbors)
+    alike = propagated_affinity_matrix(neighbors, torch.zeros(count, dtype=torch.long))
+    assert torch.allclose(alike, torch.ones_like(alike), atol=1e-10)
+    unknown = propagated_affinity_matrix(neighbors, torch.full((count,), -1))
+    walk = module.walk_matrix(neighbors, 0.99)
+    assert torch.allclose(unknown, (walk + walk.T) / 2, atol=1e-12)
+
+
+def test_labels_never_reach_a_pair_of_unlabelled_nodes() -> None:
+    neighbors, labels = graph(17)
+    known = labels >= 0
+    permuted = labels.clone()
+    permuted[known] = (labels[known] + 1) % 3
+    permuted[known.nonzero()[0]] = 0
+    unlabelled = ~known[:, None] & ~known[None, :]
+    before, after = propagated_affinity_matrix(neighbors, labels), propagated_affinity_matrix(neighbors, permuted)
+    assert torch.equal(before[unlabelled], after[unlabelled])
+    assert not torch.equal(before[~unlabelled], after[~unlabelled])
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1.0, -0.1, 1.5, float("nan")])
+def test_gamma_outside_the_open_interval_is_refused(gamma: float) -> None:
+    neighbors, labels = graph(0)
+    with pytest.raises(InputError, match="gamma must lie strictly between 0 and 1"):
+        propagate_affinities(neighbors, labels, gamma)
+
+
+def test_bad_graphs_and_labels_are_refused() -> None:
+    neighbors, labels = graph(0)
+    with pytest.raises(InputError, match="own neighbour"):
+        propagate_affinities(torch.tensor([[0], [0]]), torch.tensor([0, 1]))
+    with pytest.raises(InputError, match="lies outside"):
+        propagate_affinities(torch.tensor([[5], [0]]), torch.tensor([0, 1]))
+    with pytest.raises(InputError, match=r"shape \(60,\)"):
+        propagate_affinities(neighbors, labels[:-1])
+    with pytest.raises(InputError, match="must be integers"):
+        propagate_affinities(neighbors, labels.float())
+    with pytest.raises(InputError, match="got -2"):
+        propagate_affinities(neighbors, labels - 1)
+    with pytest.raises(InputError, match="one of auto, dense, series"):
+        propagate_affinities(neighbors, labels, solver="magic")  # type: ignore[arg-type]
+
+
+def test_no_dense_matrix_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    neighbors, labels = graph(0)
+    monkeypatch.setattr(module, "DENSE_NODES", 59)
+    with pytest.raises(InputError, match="the limit is 59 nodes"):
+        propagated_affinity_matrix(neighbors, labels)
+    with pytest.raises(InputError, match="the limit is 59 nodes"):
+        propagate_affinities(neighbors, labels, solver="dense")
+    monkeypatch.setattr(module, "walk_matrix", None)  # auto must not take the dense road
+    assert propagate_affinities(neighbors, labels).shape == neighbors.shape
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the largest tensor that any operation returns."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(value, Tensor):
+                self.entries = max(self.entries, value.numel())
+        return result
+
+
+def test_no_operation_above_the_limit_makes_a_square_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    neighbors, labels = graph(0, count=500, k=4)
+    monkeypatch.setattr(module, "DENSE_NODES", 499)
+    monkeypatch.setattr(module, "SERIES_COLUMNS", 500 * 50)
+    with LargestTensor() as largest:
+        propagate_affinities(neighbors, labels, gamma=0.9)
+    assert 0 < largest.entries <= 500 * 50
+
+
+def test_walk_step_is_the_product_with_q() -> None:
+    neighbors, _ = graph(0)
+    values = torch.randn(60, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = torch.stack([values[row].mean(0) for row in neighbors])
+    assert torch.allclose(module.walk_step(neighbors, values), expected, atol=1e-14)

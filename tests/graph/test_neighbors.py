@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from semimetric.errors import InputError
+from semimetric.graph import nearest_neighbors, neighbors
+
+SMALL = hnp.arrays(
+    np.float64,
+    st.tuples(st.integers(3, 14), st.integers(1, 4)),
+    elements=st.integers(-4, 4).map(float),
+)
+
+
+def brute_force(points: np.ndarray, k: int) -> np.ndarray:
+    """Sort every row by (distance, number) with exact arithmetic on small integers."""
+    squares = ((points[:, None, :] - points[None, :, :]) ** 2).sum(2)
+    rows = [[j for j in np.lexsort((np.arange(len(points)), squares[i])) if j != i][:k] for i in range(len(points))]
+    return np.array(rows)
+
+
+@given(SMALL, st.data())
+@settings(max_examples=80, deadline=None)
+def test_equals_brute_force_with_ties_by_number(points: np.ndarray, data: st.DataObject) -> None:
+    if (points == points[0]).all():
+        return
+    points = points * len(points)  # the mean is then an integer, so that equal distances are equal to the last bit
+    k = data.draw(st.integers(1, len(points) - 1))
+    assert np.array_equal(nearest_neighbors(points, k).numpy(), brute_force(points, k))
+
+
+def test_blocks_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = torch.randn(300, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    whole = nearest_neighbors(points, 7)
+    monkeypatch.setattr(neighbors, "BLOCK_ENTRIES", 1000)
+    assert torch.equal(nearest_neighbors(points, 7), whole)
+
+
+def test_agrees_with_scikit_learn_far_from_the_origin() -> None:
+    from sklearn.neighbors import NearestNeighbors
+
+    points = torch.randn(400, 6, generator=torch.Generator().manual_seed(1)) + 1000.0
+    reference = NearestNeighbors(n_neighbors=4, algorithm="kd_tree").fit(points.double().numpy())
+    expected = reference.kneighbors(return_distance=False)
+    assert (nearest_neighbors(points, 4).numpy() == expected).mean() > 0.99
+
+
+def test_duplicates_are_each_others_neighbours_and_nobody_is_its_own() -> None:
+    points = torch.tensor([[0.0], [0.0], [0.0], [5.0], [5.0]])
+    assert nearest_neighbors(points, 2).tolist() == [[1, 2], [0, 2], [0, 1], [4, 0], [3, 0]]
+
+
+@pytest.mark.parametrize(
+    ("features", "k", "message"),
+    [
+        (torch.zeros(4, 2), 1, "constant"),
+        (torch.eye(4), 4, "below the number of examples"),
+        (torch.eye(4), 0, "at least 1"),
+        (torch.tensor([[0.0], [float("nan")], [float("inf")], [1.0]]), 1, r"rows 1, 2\)"),
+        (torch.zeros(4), 1, "must be a matrix"),
+    ],
+)
+def test_bad_input_is_named(features: torch.Tensor, k: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        nearest_neighbors(features, k)
