@@ -20,6 +20,9 @@ from torch import Tensor
 
 from semimetric.errors import InputError
 
+DRIFT = 1e-3
+"""How far L^T L may be from I at the door: well above what casting L to float32 and back does to it."""
+
 Brake = Callable[[Tensor], Tensor]
 """Steps t of shape () or (S,) to the matrices C(t), (l, l) or (S, l, l), of the retraction (L + tD) C(t)."""
 
@@ -46,8 +49,16 @@ class Stiefel:
     """Matrices with orthonormal columns, L^T L = I, with the QR retraction and the inner product tr(U^T V)."""
 
     def enter(self, point: Tensor) -> Tensor:
-        """Divide by the Cholesky factor of L^T L, so that thousands of warm starts do not drift off."""
-        return point @ _inverse_cholesky(point.T @ point, _identity(point))
+        """Divide by the Cholesky factor of L^T L, so that thousands of warm starts do not drift off.
+
+        On a CPU a point that is far from orthonormal is refused; elsewhere the check would wait for the device.
+        """
+        gram, identity = point.T @ point, _identity(point)
+        if point.is_cpu and not (gram - identity).abs().max() <= DRIFT:
+            raise InputError(
+                f"point is not orthonormal: L^T L differs from I by more than {DRIFT}. Call orthonormalize first."
+            )
+        return point @ _inverse_cholesky(gram, identity)
 
     def project(self, point: Tensor, vector: Tensor) -> Tensor:
         """U - L sym(L^T U)."""

@@ -32,6 +32,9 @@ from semimetric.training.settings import TrainingSettings
 PROBE_SIZE = 2000
 """Examples on which the spread of the embedding is watched."""
 
+SINGLE_POINT = 1e-12
+"""A mean squared distance of unit vectors that is nothing but rounding: no graph can be built on it."""
+
 
 @dataclass(frozen=True)
 class Best:
@@ -90,6 +93,7 @@ class Trainer:
         self.best: Best | None = None
         self.start: Spread | None = None
         self.warned = False
+        self.collapsed = False
 
     def fit(self) -> TrainingResult:
         """Train to the last epoch, or until interrupted, and load the best model into the encoder."""
@@ -98,7 +102,7 @@ class Trainer:
             torch.manual_seed(self.seed)
             try:
                 self._begin()
-                while self.epoch < self.settings.epochs:
+                while self.epoch < self.settings.epochs and not self.collapsed:
                     self._train_epoch()
             except KeyboardInterrupt:
                 interrupted = True
@@ -148,6 +152,8 @@ class Trainer:
     def _step(self, rows: Tensor, batch: Any) -> None:
         """Metric step with the encoder fixed, then one optimiser step with the metric fixed."""
         features = unit_features(self.encoder(self.data.inputs[rows]))
+        if self.device.type == "cpu":  # elsewhere the check would wait for the device; the next epoch's will do
+            self._check_finite(features)
         if self.settings.metric_every == "batch":
             self.metric = self.method.update_metric(self.metric, features.detach(), batch)
         loss = self.method.loss(self.metric, features, batch)
@@ -182,6 +188,9 @@ class Trainer:
         if message and not self.warned:
             self.warned = True
             self.progress.warn(f"epoch {self.epoch}: {message}")
+        self.collapsed = spread.mean_distance < SINGLE_POINT
+        if self.collapsed:
+            self.progress.warn(f"epoch {self.epoch}: all examples have the same embedding, so training stops here.")
 
     def _score(self) -> tuple[Score, dict[str, float]]:
         if self.settings.selection == "validation":
@@ -202,12 +211,15 @@ class Trainer:
 
     def _features(self, inputs: Tensor) -> Tensor:
         features = encode(self.encoder, inputs)
+        self._check_finite(features)
+        return features
+
+    def _check_finite(self, features: Tensor) -> None:
         if not bool(torch.isfinite(features).all()):
             raise DivergedError(
                 f"training diverged in epoch {self.epoch + 1}: the encoder returns NaN or infinite values. "
                 "The best model so far is kept; start again with a smaller --lr."
             )
-        return features
 
     def _keep(self, best: Best) -> None:
         self.best = best

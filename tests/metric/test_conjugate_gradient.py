@@ -215,3 +215,19 @@ def bad_inputs():
 def test_refuses_bad_input(arguments, options, word):
     with pytest.raises(InputError, match=word):
         minimize_angular(*arguments, **options)
+
+
+class Uphill(Stiefel):
+    """Takes every gradient for its opposite, so that no line search can succeed."""
+
+    def project(self, point, vector):
+        return -super().project(point, vector)
+
+
+@pytest.mark.parametrize("line_search", ["sequential", "parallel"])
+def test_two_failed_searches_in_a_row_end_the_run_where_it_began(line_search):
+    start, *points = make(12)
+    result = minimize_angular(start, *points, geometry=Uphill(), line_search=line_search)
+    assert result.iterations == 2
+    torch.testing.assert_close(result.point, start, rtol=0, atol=1e-13)
+    assert (result.costs == result.costs[0]).all()
