@@ -32,6 +32,8 @@ _PAPER_CIFAR10: Values = _PAPER_MNIST | {
     "labels_per_class": 100,
     "components": 32,
     "pretrain_epochs": 30,
+    "pretrain_lr": 0.003,
+    "pretrain_flip": True,
 }
 
 _UNLABELLED_VALIDATION: Values = {"validation_share": 0.0, "selection": "labels"}
@@ -43,7 +45,9 @@ PRESETS: dict[str, dict[str, Values]] = {
             "preprocess": "standardize",
             "labels_per_class": 5,
             "components": 32,
-            "epochs": 20,
+            "metric_every": "epoch",
+            "lr": 1e-6,
+            "epochs": 10,
         },
         "mnist": _PAPER_MNIST | _UNLABELLED_VALIDATION,
         "fashion-mnist": _PAPER_MNIST | _UNLABELLED_VALIDATION,

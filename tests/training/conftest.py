@@ -16,7 +16,9 @@ MakeTrainer = Callable[..., Trainer]
 def make_trainer(make_clusters) -> MakeTrainer:
     """A trainer on 90 clustered vectors of 3 classes, 4 labelled in each, with a small network."""
 
-    def make(run: Run | None = None, seed: int = 0, validation: bool = False, method: str = "affinity-triplets", **changes):
+    def make(
+        run: Run | None = None, seed: int = 0, validation: bool = False, method: str = "affinity-triplets", **changes
+    ):
         points, classes = make_clusters(seed, 90, 12, 3)
         labels = torch.full((90,), -1)
         labels[:12] = classes[:12]

@@ -207,7 +207,9 @@ def test_divergence_is_said_and_the_run_keeps_its_best_model(make_trainer, tmp_p
     assert all(torch.isfinite(tensor).all() for tensor in stored.values())
 
 
-def test_a_full_disk_keeps_the_last_good_checkpoint(make_trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_the_last_good_checkpoint(
+    make_trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = Run.create(tmp_path / "run", {})
     make_trainer(run, epochs=2).fit()
     good = (tmp_path / "run" / "checkpoint.safetensors").read_bytes()

@@ -1,0 +1,80 @@
+"""Quality beside the paper: Table 1 and the 'w/o orth' ablation, mean and standard deviation over seeds.
+
+    python benchmarks/paper_table.py --data-dir DATA --seeds 0,1,2 --workers 6 --out benchmarks/results/paper_table.json
+
+Every model is chosen on the 15 % validation share; the test set is scored once before training and once after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import Any
+
+from jobs import Job, machine, run_jobs, write_result
+
+from semimetric.paper.published import COLUMNS, SEMI_SUPERVISED, WITHOUT_ORTHOGONALITY
+
+VARIANTS = {"orthogonal": {}, "w/o orth": {"orthogonal": False}}
+
+
+def published(dataset: str, variant: str) -> tuple[float, ...]:
+    """The paper's row."""
+    return WITHOUT_ORTHOGONALITY[dataset] if variant == "w/o orth" else SEMI_SUPERVISED[dataset]["affinity-triplets"]
+
+
+def aggregate(outcomes: list[dict[str, Any]], when: str) -> list[str]:
+    """Mean and standard deviation of each column over seeds, in per cent."""
+    cells = []
+    for column in COLUMNS:
+        values = [100 * outcome[when][column] for outcome in outcomes]
+        spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        cells.append(f"{statistics.mean(values):.1f} ± {spread:.1f}")
+    return cells
+
+
+def table(outcomes: list[dict[str, Any]], datasets: list[str]) -> list[list[str]]:
+    """Rows of the markdown table."""
+    rows = [["dataset", "row", "NMI", "R@1", "R@2", "R@4", "R@8"]]
+    for dataset in datasets:
+        for variant in VARIANTS:
+            mine = [o for o in outcomes if o["dataset"] == dataset and o["label"].endswith(variant)]
+            if not mine:
+                continue
+            if variant == "orthogonal":
+                initial = [f"{value:.1f}" for value in SEMI_SUPERVISED[dataset]["initial"]]
+                rows.append([dataset, "Initial, paper", *initial])
+                rows.append([dataset, "Initial, here", *aggregate(mine, "initial")])
+            rows.append([dataset, f"{variant}, paper", *(f"{value:.1f}" for value in published(dataset, variant))])
+            rows.append([dataset, f"{variant}, here", *aggregate(mine, "final")])
+    return rows
+
+
+def main() -> None:
+    """Run all jobs, print the table, write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--datasets", default="mnist,fashion-mnist,cifar10")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--epochs", type=int, help="fewer than the preset's, for a rehearsal")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+
+    datasets = args.datasets.split(",")
+    changed = {"epochs": args.epochs} if args.epochs is not None else {}
+    jobs = [
+        Job(dataset, "affinity-triplets", int(seed), "paper", settings | changed, f"{dataset} {variant}")
+        for dataset in datasets
+        for variant, settings in VARIANTS.items()
+        for seed in args.seeds.split(",")
+    ]
+    outcomes = list(run_jobs(jobs, args.data_dir, workers=args.workers))
+    rows = table(outcomes, datasets)
+    print("\n".join("| " + " | ".join(row) + " |" for row in rows))
+    write_result(args.out, machine() | {"table": rows, "jobs": outcomes})
+
+
+if __name__ == "__main__":
+    main()

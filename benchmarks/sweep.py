@@ -1,0 +1,69 @@
+"""Choose a setting on validation data: a grid over seeds, judged by what selects models in training, never by test.
+
+python benchmarks/sweep.py --dataset mnist --grid lr=1e-8,1e-7 --grid metric_every=batch,epoch --seeds 0,1
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from pathlib import Path
+from typing import Any
+
+from jobs import Job, machine, run_jobs, write_result
+
+
+def value_of(text: str) -> Any:
+    """A number or a word."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text, text)
+
+
+def selection(record: dict[str, Any]) -> str:
+    """NMI (where there is one) and Recall@1 of an epoch's selection, in per cent."""
+    names = ("selection_nmi", "selection_recall@1")
+    return " / ".join(f"{100 * record[name]:5.1f}" for name in names if name in record)
+
+
+def main() -> None:
+    """Run the grid and print a line per job."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", action="append", required=True)
+    parser.add_argument("--method", default="affinity-triplets")
+    parser.add_argument("--preset", default="paper")
+    parser.add_argument("--grid", action="append", default=[], help="NAME=VALUE,VALUE,...")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+
+    axes = [(name, values.split(",")) for name, values in (entry.split("=") for entry in args.grid)]
+    jobs = []
+    for dataset, *choice in itertools.product(args.dataset, *(values for _, values in axes)):
+        settings = {name: value_of(value) for (name, _), value in zip(axes, choice, strict=True)}
+        label = " ".join([dataset, *(f"{name}={value}" for name, value in settings.items())])
+        jobs += [Job(dataset, args.method, int(seed), args.preset, settings, label) for seed in args.seeds.split(",")]
+
+    rows = []
+    for outcome in run_jobs(jobs, args.data_dir, workers=args.workers):
+        first, best, last = (outcome["history"][i] for i in (0, outcome["best_epoch"], -1))
+        shown = f"start {selection(first)}  best {selection(best)} (epoch {best['epoch']})  last {selection(last)}"
+        rows.append((outcome["label"], outcome["seed"], shown, outcome))
+    print("validation NMI / R@1")
+    for label, seed, shown, outcome in sorted(rows, key=lambda row: row[:2]):
+        print(f"{label} seed {seed}: {shown}  {outcome['seconds']:.0f} s")
+    write_result(args.out, machine() | {"jobs": [without_test(outcome) for *_, outcome in rows]})
+
+
+def without_test(outcome: dict[str, Any]) -> dict[str, Any]:
+    """The outcome without its test scores: a sweep must not know them."""
+    return {name: value for name, value in outcome.items() if name not in ("initial", "final")}
+
+
+if __name__ == "__main__":
+    main()

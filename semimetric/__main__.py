@@ -1,0 +1,5 @@
+"""``python -m semimetric``."""
+
+from semimetric.cli import main
+
+main()
