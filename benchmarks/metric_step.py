@@ -1,33 +1,66 @@
-"""Time one metric step (10 conjugate gradient iterations) against pymanopt: python benchmarks/metric_step.py.
+"""Time one metric step (10 conjugate gradient steps) against pymanopt: python benchmarks/metric_step.py.
 
-Both solve the same problems from the same starts in float64 on one thread, in turns, so that whatever else the machine
-does falls on both. pymanopt gets its defaults (adaptive line search, Hestenes-Stiefel, QR retraction) and hand-written
-NumPy cost and gradient in the same efficient form as ours. It counts the start as its first iteration, so it is given
-one more than we are: both make the same number of steps and end at the same cost up to rounding.
+All solve the same problems from the same starts in float64 on one thread, in turns, so that whatever else the machine
+does falls on all. pymanopt runs with its defaults (adaptive line search, Hestenes-Stiefel, QR retraction) on the same
+objective written in three ways:
+
+tuned     NumPy, gradient by hand, sides and scaled heights stacked in one matrix of rows: O(d l T) per gradient
+formula   NumPy, gradient by hand as the formula reads, G = 2 C L with the d x d matrix
+          C = A diag(s) A^T - 4 tan(alpha)^2 B diag(s) B^T: O(d^2 T + d^2 l) per gradient
+autodiff  torch, the cost only; pymanopt differentiates it
+
+pymanopt counts the start as its first iteration, so it is given one more than we are. The number of steps made is
+checked: a comparison of unequal work is refused.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pymanopt
+import scipy
 import torch
+from pymanopt.manifolds import Stiefel
+from pymanopt.optimizers import ConjugateGradient
 from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor
 
 from semimetric.files import write_json
 from semimetric.metric import minimize_angular, random_orthonormal
 
-D, COMPONENTS, TRIPLETS, ALPHA, ITERATIONS = 128, 64, 100, 40.0, 10
-Problem = tuple[Tensor, Tensor, Tensor, Tensor]
+D, COMPONENTS, TRIPLETS, ALPHA, STEPS = 128, 64, 100, 40.0, 10
+TAU = math.tan(math.radians(ALPHA)) ** 2
+Array = npt.NDArray[np.float64]
+
+
+class Problem(NamedTuple):
+    """A start (d, l) and triplets, three times (T, d)."""
+
+    start: Tensor
+    anchor: Tensor
+    positive: Tensor
+    negative: Tensor
+
+
+class Outcome(NamedTuple):
+    """Final cost and number of steps made."""
+
+    cost: float
+    steps: int
+
+
+Solver = Callable[[], Outcome]
 
 
 def make_problem(seed: int) -> Problem:
@@ -42,20 +75,37 @@ def make_problem(seed: int) -> Problem:
     own = torch.randint(10, (TRIPLETS,), generator=generator)
     other = (own + torch.randint(1, 10, (TRIPLETS,), generator=generator)) % 10
     start = random_orthonormal(D, COMPONENTS, generator)
-    return start, sample(own), sample(own), sample(other)
+    return Problem(start, sample(own), sample(own), sample(other))
 
 
-def pymanopt_solver(problem: Problem) -> Callable[[], float]:
-    """Return a function that runs pymanopt on the problem and gives its final cost."""
-    import pymanopt
-    from pymanopt.manifolds import Stiefel
-    from pymanopt.optimizers import ConjugateGradient
+def ours(problem: Problem) -> Solver:
+    """The solver of this package."""
 
-    start, anchor, positive, negative = (tensor.numpy() for tensor in problem)
-    height = (negative - (anchor + positive) / 2) * (2 * math.tan(math.radians(ALPHA)))
+    def solve() -> Outcome:
+        result = minimize_angular(*problem, ALPHA, max_iterations=STEPS)
+        return Outcome(result.cost.item(), int(result.iterations))
+
+    return solve
+
+
+def run_pymanopt(task: pymanopt.Problem, problem: Problem) -> Solver:
+    """Let pymanopt solve ``task``."""
+    optimizer = ConjugateGradient(max_iterations=STEPS + 1, verbosity=0)
+    start = np.ascontiguousarray(problem.start.numpy())
+
+    def solve() -> Outcome:
+        result = optimizer.run(task, initial_point=start)
+        return Outcome(float(result.cost), int(result.iterations) - 1)
+
+    return solve
+
+
+def tuned(problem: Problem) -> Solver:
+    """Cost and gradient in the same efficient form as ours."""
+    _, anchor, positive, negative = (tensor.numpy() for tensor in problem)
+    height = (negative - (anchor + positive) / 2) * (2 * math.sqrt(TAU))
     rows = np.concatenate([anchor - positive, height])
     manifold = Stiefel(D, COMPONENTS)
-    Array = npt.NDArray[np.float64]
 
     def margins(projections: Array) -> Array:
         squares = np.einsum("ij,ij->i", projections, projections)
@@ -71,36 +121,75 @@ def pymanopt_solver(problem: Problem) -> Callable[[], float]:
         slopes = 2.0 / (1.0 + np.exp(-margins(projections)))
         return rows.T @ (np.concatenate([slopes, -slopes])[:, None] * projections)
 
-    task = pymanopt.Problem(manifold, cost, euclidean_gradient=euclidean_gradient)
-    optimizer = ConjugateGradient(max_iterations=ITERATIONS + 1, verbosity=0)
-    return lambda: float(optimizer.run(task, initial_point=start).cost)
+    return run_pymanopt(pymanopt.Problem(manifold, cost, euclidean_gradient=euclidean_gradient), problem)
 
 
-def our_solver(problem: Problem) -> Callable[[], float]:
-    """Return a function that runs our solver on the problem and gives its final cost."""
-    return lambda: minimize_angular(*problem, ALPHA, max_iterations=ITERATIONS).cost.item()
+def formula(problem: Problem) -> Solver:
+    """Cost and gradient with the columns of A (d, T) and B (d, T) and the d x d matrix C."""
+    _, anchor, positive, negative = (np.ascontiguousarray(tensor.numpy().T) for tensor in problem)
+    a = anchor - positive
+    b = negative - (anchor + positive) / 2
+    manifold = Stiefel(D, COMPONENTS)
+
+    def margins(point: Array) -> Array:
+        return ((point.T @ a) ** 2).sum(0) - 4 * TAU * ((point.T @ b) ** 2).sum(0)
+
+    @pymanopt.function.numpy(manifold)
+    def cost(point: Array) -> float:
+        return float(np.logaddexp(0.0, margins(point)).sum())
+
+    @pymanopt.function.numpy(manifold)
+    def euclidean_gradient(point: Array) -> Array:
+        s = 1 / (1 + np.exp(-margins(point)))
+        c = (a * s) @ a.T - 4 * TAU * (b * s) @ b.T
+        return 2 * c @ point
+
+    return run_pymanopt(pymanopt.Problem(manifold, cost, euclidean_gradient=euclidean_gradient), problem)
 
 
-def measure(problems: int, repeats: int) -> list[dict[str, float]]:
-    """Median milliseconds and final costs of both solvers on each problem."""
-    rows = []
-    for seed in range(problems):
-        problem = make_problem(seed)
-        solvers = {"ours": our_solver(problem), "pymanopt": pymanopt_solver(problem)}
-        costs = {name: solve() for name, solve in solvers.items()}
-        times: dict[str, list[float]] = {name: [] for name in solvers}
-        for _ in range(repeats):
-            for name, solve in solvers.items():
-                begin = time.perf_counter()
-                solve()
-                times[name].append(1e3 * (time.perf_counter() - begin))
-        row = {"seed": float(seed)}
-        for name in solvers:
-            row[f"{name}_ms"] = statistics.median(times[name])
-            row[f"{name}_cost"] = costs[name]
-        row["ratio"] = row["pymanopt_ms"] / row["ours_ms"]
-        rows.append(row)
-    return rows
+def autodiff(problem: Problem) -> Solver:
+    """The cost in torch; pymanopt asks autograd for the gradient."""
+    _, anchor, positive, negative = problem
+    sides = anchor - positive
+    heights = negative - (anchor + positive) / 2
+    manifold = Stiefel(D, COMPONENTS)
+
+    @pymanopt.function.pytorch(manifold)
+    def cost(point: Tensor) -> Tensor:
+        margins = (sides @ point).square().sum(1) - 4 * TAU * (heights @ point).square().sum(1)
+        return torch.nn.functional.softplus(margins).sum()
+
+    return run_pymanopt(pymanopt.Problem(manifold, cost), problem)
+
+
+USAGES = {"tuned": tuned, "formula": formula, "autodiff": autodiff}
+
+
+def measure(seed: int, repeats: int) -> dict[str, float]:
+    """Median milliseconds and final costs of all solvers on one problem, and how many times slower pymanopt is."""
+    problem = make_problem(seed)
+    solvers = {"ours": ours(problem)} | {name: make(problem) for name, make in USAGES.items()}
+    outcomes = {name: solve() for name, solve in solvers.items()}
+    if any(outcome.steps != STEPS for outcome in outcomes.values()):
+        raise SystemExit(f"The solvers made different numbers of steps on problem {seed}: {outcomes}.")
+    times: dict[str, list[float]] = {name: [] for name in solvers}
+    for _ in range(repeats):
+        for name, solve in solvers.items():
+            begin = time.perf_counter()
+            solve()
+            times[name].append(1e3 * (time.perf_counter() - begin))
+    row = {f"{name}_ms": statistics.median(values) for name, values in times.items()}
+    row |= {f"{name}_cost": outcome.cost for name, outcome in outcomes.items()}
+    row |= {f"{name}_time_ratio": row[f"{name}_ms"] / row["ours_ms"] for name in USAGES}
+    return row | {f"{name}_cost_ratio": row["ours_cost"] / row[f"{name}_cost"] for name in USAGES}
+
+
+def summarize(rows: list[dict[str, float]]) -> dict[str, float]:
+    """Median times and time ratios over the problems; the worst ratio of our cost to pymanopt's."""
+    medians = {
+        key: statistics.median(row[key] for row in rows) for key in rows[0] if key.endswith(("_ms", "_time_ratio"))
+    }
+    return medians | {f"{name}_worst_cost_ratio": max(row[f"{name}_cost_ratio"] for row in rows) for name in USAGES}
 
 
 def describe_machine() -> dict[str, Any]:
@@ -108,10 +197,13 @@ def describe_machine() -> dict[str, Any]:
     return {
         "machine": platform.machine(),
         "processor": _processor(),
-        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "system": platform.system(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "pymanopt": pymanopt.__version__,
         "threads": torch.get_num_threads(),
         "blas": [f"{pool['internal_api']} {pool['version']}" for pool in threadpool_info()],
     }
@@ -126,6 +218,16 @@ def _processor() -> str:
     return platform.processor()
 
 
+def print_table(rows: list[dict[str, float]], summary: dict[str, float]) -> None:
+    """One line per solver: time, how many times ours, and the final costs."""
+    print(f"d={D} l={COMPONENTS} T={TRIPLETS}, {STEPS} steps, float64, {torch.get_num_threads()} thread")
+    print(f"{'solver':<20}{'ms':>8}{'x ours':>8}  final cost on each problem")
+    for name in ("ours", *USAGES):
+        title = name if name == "ours" else f"pymanopt, {name}"
+        costs = " ".join(f"{row[f'{name}_cost']:.6f}" for row in rows)
+        print(f"{title:<20}{summary[f'{name}_ms']:8.2f}{summary.get(f'{name}_time_ratio', 1.0):8.2f}  {costs}")
+
+
 def main() -> None:
     """Measure, print a table and, if asked, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -135,24 +237,15 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with threadpool_limits(1):
-        rows = measure(arguments.problems, arguments.repeats)
-    summary = {key: statistics.median(row[key] for row in rows) for key in ("ours_ms", "pymanopt_ms", "ratio")} | {
-        "worst_cost_ratio": max(row["ours_cost"] / row["pymanopt_cost"] for row in rows)
-    }
-    print(f"d={D} l={COMPONENTS} T={TRIPLETS}, {ITERATIONS} iterations, float64, {torch.get_num_threads()} thread")
-    print(f"{'problem':>8}{'ours ms':>10}{'pymanopt ms':>13}{'ratio':>8}{'our cost':>12}{'pymanopt cost':>15}")
-    for row in rows:
-        print(
-            f"{row['seed']:8.0f}{row['ours_ms']:10.2f}{row['pymanopt_ms']:13.2f}{row['ratio']:8.2f}"
-            f"{row['ours_cost']:12.4f}{row['pymanopt_cost']:15.4f}"
-        )
-    print(f"{'median':>8}{summary['ours_ms']:10.2f}{summary['pymanopt_ms']:13.2f}{summary['ratio']:8.2f}")
+        rows = [measure(seed, arguments.repeats) for seed in range(arguments.problems)]
+        machine = describe_machine()
+    summary = summarize(rows)
+    print_table(rows, summary)
     if arguments.out:
-        setting = {"d": D, "l": COMPONENTS, "triplets": TRIPLETS, "alpha": ALPHA, "iterations": ITERATIONS}
-        write_json(
-            arguments.out,
-            {"machine": describe_machine(), "setting": setting, "problems": rows, "summary": summary},
-        )
+        command = " ".join(["python benchmarks/metric_step.py", *sys.argv[1:]])
+        setting = {"d": D, "l": COMPONENTS, "triplets": TRIPLETS, "alpha": ALPHA, "steps": STEPS}
+        report = {"command": command, "machine": machine, "setting": setting, "problems": rows, "summary": summary}
+        write_json(arguments.out, report)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from semimetric.errors import InputError
+
+BLOCK_ENTRIES = 1 << 25
+"""Distances held at once; restarts run side by side as far as this allows."""
 
 
 @dataclass(frozen=True)
@@ -20,78 +24,81 @@ class Clustering:
 
 
 def kmeans(
-    points: Tensor,
-    n_clusters: int,
-    seed: int = 0,
-    restarts: int = 10,
-    iterations: int = 100,
-    tolerance: float = 1e-4,
+    points: Tensor, n_clusters: int, seed: int = 0, restarts: int = 10, iterations: int = 100, tolerance: float = 1e-4
 ) -> Clustering:
     """Lloyd's algorithm from ``restarts`` k-means++ starts; the one of least inertia wins.
 
-    The starts are drawn on the CPU from ``seed``, so every device begins from the same points. A cluster that
-    runs empty is moved to the point farthest from its centre. Iteration ends when the centres move, in total
-    square, by less than ``tolerance`` times the mean variance of the points, as in scikit-learn.
+    The random numbers are drawn on the CPU from ``seed``, so every device begins from the same draws. A cluster that
+    runs empty is moved to the point farthest from its centre. A restart ends when its centres move, in total square,
+    by less than ``tolerance`` times the mean variance of the points, as in scikit-learn.
     """
-    if not 1 <= n_clusters <= len(points):
-        raise InputError(f"n_clusters must be between 1 and the number of points ({len(points)}), got {n_clusters}.")
-    centred = points - points.mean(0)
+    count = len(points)
+    if not 1 <= n_clusters <= count:
+        raise InputError(f"n_clusters must be between 1 and the number of points ({count}), got {n_clusters}.")
+    mean = points.mean(0)
+    centred = points - mean
     limit = tolerance * float(centred.var(0, correction=0).mean())
-    generator = torch.Generator().manual_seed(seed)
-    best: Clustering | None = None
-    for _ in range(restarts):
-        found = _lloyd(centred, _plus_plus(centred, n_clusters, generator), iterations, limit)
-        if best is None or found.inertia < best.inertia:
-            best = found
-    assert best is not None
-    return Clustering(best.assignment, best.centres + points.mean(0), best.inertia)
+    candidates = 2 + int(math.log(n_clusters))
+    draws = torch.rand(restarts, n_clusters, candidates, generator=torch.Generator().manual_seed(seed)).to(points)
+    at_once = max(1, BLOCK_ENTRIES // (count * max(n_clusters, candidates)))
+    found = [
+        _lloyd(centred, _plus_plus(centred, chunk), iterations, limit) for chunk in draws.split(min(restarts, at_once))
+    ]
+    best = min(found, key=lambda clustering: clustering.inertia)
+    return Clustering(best.assignment, best.centres + mean, best.inertia)
 
 
-def _squared_distances(points: Tensor, centres: Tensor, norms: Tensor) -> Tensor:
-    crossed = torch.addmm(centres.square().sum(1)[None, :], points, centres.T, alpha=-2.0)
-    return (crossed + norms[:, None]).clamp_min_(0.0)
+def _squared_distances(points: Tensor, centres: Tensor) -> Tensor:
+    """(R, N, K) squared distances of (N, d) points to (R, K, d) centres."""
+    crossed = torch.matmul(points, centres.mT).mul_(-2.0)
+    crossed += centres.square().sum(2)[:, None, :]
+    crossed += points.square().sum(1)[None, :, None]
+    return crossed.clamp_min_(0.0)
 
 
-def _plus_plus(points: Tensor, n_clusters: int, generator: torch.Generator) -> Tensor:
-    """k-means++ (Arthur and Vassilvitskii, 2007) with the usual 2 + log K greedy candidates a step."""
-    norms = points.square().sum(1)
-    candidates = 2 + int(torch.tensor(float(n_clusters)).log())
-    draws = torch.rand(n_clusters, candidates, generator=generator, dtype=torch.float64).to(points.device)
-    first = (draws[0, 0] * len(points)).long().clamp_max(len(points) - 1)
-    centres = [points[first]]
-    nearest = _squared_distances(points, points[first][None], norms)[:, 0]
-    for step in range(1, n_clusters):
-        mass = nearest.double().cumsum(0)
-        chosen = torch.searchsorted(mass, draws[step] * mass[-1]).clamp_max(len(points) - 1)
-        reached = torch.minimum(_squared_distances(points, points[chosen], norms), nearest[:, None])
-        winner = reached.sum(0).argmin()
-        nearest = reached[:, winner]
-        centres.append(points[chosen[winner]])
-    return torch.stack(centres)
+def _plus_plus(points: Tensor, draws: Tensor) -> Tensor:
+    """(R, K, d) starts by k-means++ (Arthur and Vassilvitskii, 2007), greedy over 2 + log K candidates a step.
+
+    ``draws`` (R, K, candidates) are uniform in [0, 1).
+    """
+    count = len(points)
+    restart = torch.arange(len(draws), device=points.device)
+    first = points[(draws[:, 0, 0] * count).long().clamp_max(count - 1)]
+    centres = [first]
+    nearest = _squared_distances(points, first[:, None])[:, :, 0]
+    for step in range(1, draws.shape[1]):
+        mass = nearest.double().cumsum(1)
+        chosen = torch.searchsorted(mass, draws[:, step].double() * mass[:, -1:]).clamp_max_(count - 1)
+        reached = torch.minimum(_squared_distances(points, points[chosen]), nearest[:, :, None])
+        winner = reached.sum(1).argmin(1)
+        nearest = reached[restart, :, winner]
+        centres.append(points[chosen[restart, winner]])
+    return torch.stack(centres, dim=1)
 
 
 def _lloyd(points: Tensor, centres: Tensor, iterations: int, limit: float) -> Clustering:
-    norms = points.square().sum(1)
+    """Iterate all restarts side by side; the best of them comes back."""
     for _ in range(iterations):
-        distance, assignment = _squared_distances(points, centres, norms).min(1)
-        moved = _means(points, assignment, distance, len(centres))
-        shift = float((moved - centres).square().sum())
+        distance, assignment = _squared_distances(points, centres).min(2)
+        moved = _means(points, assignment, distance, centres.shape[1])
+        shift = (moved - centres).square().sum((1, 2)).max()
         centres = moved
-        if shift <= limit:
+        if float(shift) <= limit:
             break
-    distance, assignment = _squared_distances(points, centres, norms).min(1)
-    return Clustering(assignment, centres, float(distance.double().sum()))
+    distance, assignment = _squared_distances(points, centres).min(2)
+    inertia, best = distance.double().sum(1).min(0)
+    return Clustering(assignment[best], centres[best], float(inertia))
 
 
 def _means(points: Tensor, assignment: Tensor, distance: Tensor, n_clusters: int) -> Tensor:
-    """Mean of each cluster; an empty one takes one of the points farthest from their own centre.
+    """(R, K, d) mean of each cluster; an empty one takes one of the points farthest from their own centre.
 
     The sums are a product with the one-hot assignment, which adds in a fixed order on every device.
     """
     member = torch.nn.functional.one_hot(assignment, n_clusters).to(points.dtype)
-    sizes = member.sum(0)
-    means = (member.T @ points) / sizes.clamp_min(1.0)[:, None]
-    empty = (sizes == 0).nonzero().flatten()
-    if len(empty):
-        means[empty] = points[distance.topk(len(empty)).indices]
+    sizes = member.sum(1)
+    means = torch.matmul(member.mT, points) / sizes.clamp_min(1.0)[:, :, None]
+    for restart in (sizes == 0).any(1).nonzero().flatten().tolist():
+        empty = (sizes[restart] == 0).nonzero().flatten()
+        means[restart, empty] = points[distance[restart].topk(len(empty)).indices]
     return means

@@ -17,7 +17,7 @@ from semimetric.errors import InputError
 from semimetric.graph import graph_modes, nearest_neighbors, neighbor_density, propagate_affinities
 from semimetric.losses import angular_loss, angular_margins
 from semimetric.methods.base import Method, Needs
-from semimetric.metric import Euclidean, Geometry, GraphedFunction, Metric, Stiefel, minimize_angular
+from semimetric.metric import Euclidean, Geometry, Metric, Stiefel, minimize_angular
 from semimetric.mining import mine_triplets, triplet_shares
 from semimetric.settings import setting
 
@@ -33,12 +33,16 @@ class Triplets:
         return len(self.index)
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Triplets]:
-        """Shuffled batches of ``size`` triplets, each over its own distinct nodes; the remainder is dropped."""
-        order = torch.randperm(len(self.index), generator=generator)
-        rows = self.nodes.cpu()[self.index.cpu()]
+        """Shuffled batches of ``size`` triplets; the remainder is dropped.
+
+        A batch has 3 ``size`` nodes, a node once for each triplet it is in: among random triplets few nodes meet
+        again, and batches of one shape are what a recorded step needs.
+        """
+        order = torch.randperm(len(self.index), generator=generator).to(self.index.device)
+        rows = self.nodes[self.index[order]]
+        index = torch.arange(3 * size, device=rows.device).reshape(size, 3)
         for start in range(0, len(order) - size + 1, size):
-            nodes, index = torch.unique(rows[order[start : start + size]], return_inverse=True)
-            yield Triplets(nodes, index)
+            yield Triplets(rows[start : start + size].flatten(), index)
 
     def quality(self, classes: Tensor) -> dict[str, float]:
         """Shares of triplets that are right by the true classes."""
@@ -80,12 +84,12 @@ class AffinityTriplets(Method[Triplets]):
     summary = "triplets from propagated affinities, angular loss, orthogonal metric"
     reference = "Dutta, Harandi and Sekhar, AAAI 2021"
     needs = Needs(labels=True, unlabelled=True, graph=True)
+    capturable = True
     Settings = AffinityTripletsSettings
 
     def __init__(self, settings: AffinityTripletsSettings | None = None) -> None:
         super().__init__()
         self.settings = settings or AffinityTripletsSettings()
-        self._solve = GraphedFunction(self._minimize)
 
     def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
         """A random orthonormal L, as in the paper."""
@@ -108,13 +112,9 @@ class AffinityTriplets(Method[Triplets]):
     def update_metric(self, metric: Metric, features: Tensor, constraints: Triplets) -> Metric:
         """A few conjugate-gradient iterations on L, started from the current one."""
         anchor, positive, negative = features[constraints.index.to(features.device)].unbind(1)
-        (factor,) = self._solve(metric.factor, anchor, positive, negative)
-        return Metric(factor)
-
-    def _minimize(self, factor: Tensor, anchor: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor]:
         geometry: Geometry = Stiefel() if self.settings.orthogonal else Euclidean()
         result = minimize_angular(
-            factor,
+            metric.factor,
             anchor,
             positive,
             negative,
@@ -122,7 +122,7 @@ class AffinityTriplets(Method[Triplets]):
             geometry=geometry,
             max_iterations=self.settings.cg_iterations,
         )
-        return (result.point,)
+        return Metric(result.point)
 
     def loss(self, metric: Metric, features: Tensor, constraints: Triplets) -> Tensor:
         """The smooth angular loss of the triplets under the fixed metric."""

@@ -61,12 +61,16 @@ class Method(nn.Module, ABC, Generic[C]):
 
     Features are the l2-normalised outputs of the encoder, (n, d). A method may own trainable parts and buffers:
     they are ordinary module state, trained beside the encoder and saved with the run.
+
+    ``capturable`` says that ``update_metric`` and ``loss`` never wait for values on the host, and that all
+    mini-batches of an epoch are dataclasses of tensors of the same shapes: a GPU may then record a step and replay it.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     reference: ClassVar[str]
     needs: ClassVar[Needs]
+    capturable: ClassVar[bool] = False
     Settings: ClassVar[type[Any]]
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from semimetric.metric.angular import AngularProblem
 from semimetric.metric.capture import GraphedFunction
-from semimetric.metric.conjugate_gradient import CGResult, minimize_angular
+from semimetric.metric.conjugate_gradient import minimize_angular
 from semimetric.metric.geometry import (
     Euclidean,
     Geometry,
@@ -12,6 +12,7 @@ from semimetric.metric.geometry import (
     retract,
 )
 from semimetric.metric.mahalanobis import Metric, near_isometry
+from semimetric.metric.rules import CGResult
 
 __all__ = [
     "AngularProblem",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -23,13 +23,15 @@ class _Recording:
 class GraphedFunction:
     """``function(*tensors) -> tuple of tensors``, recorded once per shapes, types and device of its inputs.
 
-    The function must not read values on the host, must not depend on anything but its arguments, and needs no
-    gradients. On a CPU it is simply called. On CUDA the inputs are copied to where the recording expects them and
-    the results are cloned, so a caller never holds memory that the next call overwrites.
+    The function must not read values on the host. On a CPU it is simply called. On CUDA the inputs are copied to
+    where the recording expects them and the results are cloned, so a caller never holds memory that the next call
+    overwrites. A function that changes other tensors in place, such as the weights of a network, names them in
+    ``changed``: they must exist before the first call, and the trial runs before a recording leave them as they were.
     """
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, changed: Callable[[], Iterable[Tensor]] = tuple) -> None:
         self._function = function
+        self._changed = changed
         self._recordings: dict[Key, _Recording] = {}
 
     @torch.no_grad()
@@ -50,12 +52,15 @@ class GraphedFunction:
     def _record(self, tensors: tuple[Tensor, ...]) -> _Recording:
         """Run on a side stream first, so that libraries allocate their handles and workspaces before capture."""
         inputs = tuple(tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors)
+        changed = [(tensor, tensor.detach().clone()) for tensor in self._changed()]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARM_UPS):
                 self._function(*inputs)
         torch.cuda.current_stream().wait_stream(side)
+        for tensor, before in changed:
+            tensor.detach().copy_(before)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             outputs = self._function(*inputs)

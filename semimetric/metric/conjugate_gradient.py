@@ -1,17 +1,13 @@
 """Nonlinear conjugate gradients for the angular objective, by the rules of the Manopt toolbox.
 
-The whole state of the loop is tensors, so that the same code runs step by step on a CPU and, with the parallel line
-search, without a single wait for the host on a GPU, where it can be captured as a CUDA graph.
-
-References
-----------
-Boumal, Mishra, Absil, Sepulchre: Manopt, a Matlab toolbox for optimization on manifolds. JMLR 15, 2014.
+``minimize_angular`` is the door to two loops that take the same steps. The one on a CPU, in
+``semimetric.metric.host_solver``, states the rules plainly. The one here keeps its whole state in tensors and branches
+on none of them, so that on a GPU it never waits for the host and can be captured as a CUDA graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
 from typing import Literal, NamedTuple
 
 import torch
@@ -20,36 +16,18 @@ from torch import Tensor
 from semimetric.errors import InputError
 from semimetric.metric.angular import AngularProblem, row_margins
 from semimetric.metric.geometry import Brake, Geometry, Stiefel, check_factor
-
-TRIALS = 10
-CONTRACTION = 0.5
-SUFFICIENT_DECREASE = 0.5
-GRADIENT_TOLERANCE = 1e-6
-STEP_TOLERANCE = 1e-10
-CURVATURE_FLOOR = 1e-30
+from semimetric.metric.host_solver import minimize_on_host
+from semimetric.metric.rules import (
+    CONTRACTION,
+    CURVATURE_FLOOR,
+    GRADIENT_TOLERANCE,
+    STEP_TOLERANCE,
+    SUFFICIENT_DECREASE,
+    TRIALS,
+    CGResult,
+)
 
 LineSearchName = Literal["auto", "sequential", "parallel"]
-
-
-@dataclass(frozen=True)
-class CGResult:
-    """Where the solver ended, as tensors on the device of the problem (reading a number waits for the device).
-
-    Attributes
-    ----------
-    point : (d, l) float64
-        The new metric factor.
-    cost, gradient_norm, iterations : ()
-        Objective and norm of the Riemannian gradient at ``point``; iterations made before a stopping rule held.
-    costs : (K + 1,)
-        Objective at the start and after each iteration; the last value repeats where a GPU had to run on.
-    """
-
-    point: Tensor
-    cost: Tensor
-    gradient_norm: Tensor
-    iterations: Tensor
-    costs: Tensor
 
 
 class Iterate(NamedTuple):
@@ -81,9 +59,6 @@ class Search(NamedTuple):
     next_trial: Tensor
 
 
-LineSearch = Callable[[Line, Tensor], Search]
-
-
 @torch.no_grad()
 def minimize_angular(
     point: Tensor,
@@ -111,8 +86,8 @@ def minimize_angular(
     max_iterations : int
         Upper bound on the number of line searches.
     line_search
-        ``sequential`` tries steps one after the other; ``parallel`` tries all of them at once and never waits for
-        the host; ``auto`` takes the first on a CPU and the second elsewhere. Both take the same steps.
+        ``sequential`` tries steps one after the other, on a CPU only; ``parallel`` tries all of them at once and
+        never waits for the host; ``auto`` takes the first on a CPU and the second elsewhere. Both take the same steps.
 
     Notes
     -----
@@ -122,18 +97,19 @@ def minimize_angular(
     check_factor(point)
     problem = AngularProblem(anchor, positive, negative, alpha)
     start = point.detach().to(torch.float64)
-    search = _line_search(line_search, start.device)
+    on_host = _searches_on_host(line_search, start.device)
     _check_start(start, problem, max_iterations)
     geometry = Stiefel() if geometry is None else geometry
-    return _minimize(problem, geometry, geometry.enter(start), search, max_iterations)
+    start = geometry.enter(start)
+    if on_host:
+        return minimize_on_host(problem, geometry.host_walk(start.shape[1]), start, max_iterations)
+    return _minimize(problem, geometry, start, max_iterations)
 
 
-def _minimize(
-    problem: AngularProblem, geometry: Geometry, start: Tensor, search: LineSearch, max_iterations: int
-) -> CGResult:
+def _minimize(problem: AngularProblem, geometry: Geometry, start: Tensor, max_iterations: int) -> CGResult:
     """One conjugate gradient run; ``alive`` turns false for good when a stopping rule holds.
 
-    A dead run goes on with steps of length 0, which change nothing, until someone looks: on a CPU that is at once.
+    A dead run goes on with steps of length 0, which change nothing.
     """
     point = start
     now = _measure(problem.rows @ point)
@@ -146,11 +122,9 @@ def _minimize(
     costs = [now.cost]
 
     for _ in range(max_iterations):
-        if search is _sequential and not alive:
-            break
         iterations = iterations + alive
         line = Line(now, problem.rows @ direction, slope, geometry.brake(point, direction))
-        now, step, correction, trial = search(line, trial.masked_fill(~alive, 0.0))
+        now, step, correction, trial = _search(line, trial.masked_fill(~alive, 0.0))
         costs.append(now.cost)
         point = torch.addcmul(point, step, direction) @ correction
         moved = step > 0
@@ -179,11 +153,9 @@ def _minimize(
 def _hestenes_stiefel(
     old_gradient: Tensor, gradient: Tensor, gradient_square: Tensor, carried: Tensor, moved: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return beta = max(0, <g', y> / <y, e'>), y = g' - T(g), and the slope of the cost along -g' + beta e'.
+    """Return beta and the slope along the new direction, as in the loop for a CPU but without branches.
 
-    The transported old gradient T(g) is never formed: transport is an orthogonal projection, so for vectors that
-    are already tangent at the new point <g', T(g)> = <g', g> and <T(g), e'> = <g, e'>. After a failed line search,
-    or where the direction would point uphill, beta is 0 and the run starts afresh along -g'.
+    After a failed line search, or where the direction would point uphill, beta is 0 and the run starts afresh.
     """
     along = _dot(gradient, carried)
     curvature = along - _dot(old_gradient, carried)
@@ -207,22 +179,8 @@ def _try(line: Line, steps: Tensor) -> tuple[Iterate, Tensor, Tensor]:
     return reached, correction, enough
 
 
-def _sequential(line: Line, trial: Tensor) -> Search:
-    """Halve the step until the cost falls by half of what the slope promises, at most ``TRIALS`` costs."""
-    step, evaluations = trial, 1
-    reached, correction, enough = _try(line, step)
-    while not enough and evaluations < TRIALS:
-        step = step * CONTRACTION
-        evaluations += 1
-        reached, correction, enough = _try(line, step)
-    if not reached.cost <= line.start.cost:
-        zero = torch.zeros_like(step)
-        return Search(line.start, zero, line.brake(zero), zero)
-    return Search(reached, step, correction, step if evaluations == 2 else 2 * step)
-
-
-def _parallel(line: Line, trial: Tensor) -> Search:
-    """Same outcome as ``_sequential``, with all trial steps measured at once and no branch on their values."""
+def _search(line: Line, trial: Tensor) -> Search:
+    """Measure all trial steps at once and keep the first whose cost fell enough, or the last."""
     steps = trial * CONTRACTION ** torch.arange(TRIALS, dtype=trial.dtype, device=trial.device)
     reached, corrections, enough = _try(line, steps)
     chosen = (~enough).cumprod(0).sum().clamp(max=TRIALS - 1)
@@ -237,12 +195,12 @@ def _parallel(line: Line, trial: Tensor) -> Search:
     return Search(iterate, step, correction, torch.where(chosen == 1, step, 2 * step))
 
 
-def _line_search(name: LineSearchName, device: torch.device) -> LineSearch:
-    if name == "auto":
-        return _sequential if device.type == "cpu" else _parallel
-    if name not in ("sequential", "parallel"):
+def _searches_on_host(name: LineSearchName, device: torch.device) -> bool:
+    if name not in ("auto", "sequential", "parallel"):
         raise InputError(f"line_search is {name!r}; choose 'auto', 'sequential' or 'parallel'.")
-    return _sequential if name == "sequential" else _parallel
+    if name == "sequential" and device.type != "cpu":
+        raise InputError(f"line_search is 'sequential' for a point on {device}; it needs a CPU: choose 'parallel'.")
+    return name != "parallel" and device.type == "cpu"
 
 
 def _check_start(start: Tensor, problem: AngularProblem, max_iterations: int) -> None:
@@ -251,7 +209,7 @@ def _check_start(start: Tensor, problem: AngularProblem, max_iterations: int) ->
         raise InputError(f"point has {start.shape[0]} rows, but the embeddings have {d} columns; they must agree.")
     if max_iterations < 0:
         raise InputError(f"max_iterations is {max_iterations}; it must be 0 or more.")
-    if start.is_cpu and not (start.sum() + problem.rows.sum()).isfinite():
+    if start.is_cpu and not math.isfinite(start.sum().item() + problem.rows.sum().item()):
         raise InputError("point or the embeddings hold values that are not finite; remove the NaN or infinity.")
 
 

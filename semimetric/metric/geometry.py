@@ -19,16 +19,20 @@ import torch
 from torch import Tensor
 
 from semimetric.errors import InputError
+from semimetric.metric.host_walk import EuclideanWalk, HostWalk, StiefelWalk, gram_drift
 
 DRIFT = 1e-3
 """How far L^T L may be from I at the door: well above what casting L to float32 and back does to it."""
+
+ROUNDING = 1e-14
+"""Where L^T L is this close to I, as after a solve in float64, there is nothing to repair."""
 
 Brake = Callable[[Tensor], Tensor]
 """Steps t of shape () or (S,) to the matrices C(t), (l, l) or (S, l, l), of the retraction (L + tD) C(t)."""
 
 
 class Geometry(Protocol):
-    """What the conjugate gradient solver asks of a set of matrices.
+    """What the conjugate gradient solvers ask of a set of matrices.
 
     A retraction here is a straight step corrected from the right, (L + tD) C(t) with C(t) of size l x l. Seen through
     any linear map X it is therefore (XL + tXD) C(t): a trial point of a line search never needs a product with X.
@@ -43,6 +47,9 @@ class Geometry(Protocol):
     def brake(self, point: Tensor, direction: Tensor) -> Brake:
         """Return C(t) for the walk from ``point`` along the tangent ``direction``; C(0) = I."""
 
+    def host_walk(self, columns: int) -> HostWalk:
+        """Return the same geometry for one run of the solver on a CPU, with ``columns`` = l."""
+
 
 @dataclass(frozen=True)
 class Stiefel:
@@ -51,14 +58,18 @@ class Stiefel:
     def enter(self, point: Tensor) -> Tensor:
         """Divide by the Cholesky factor of L^T L, so that thousands of warm starts do not drift off.
 
-        On a CPU a point that is far from orthonormal is refused; elsewhere the check would wait for the device.
+        On a CPU a point that is far from orthonormal is refused, and one that is off by rounding only stays as it
+        is; elsewhere looking at the numbers would wait for the device.
         """
-        gram, identity = point.T @ point, _identity(point)
-        if point.is_cpu and not (gram - identity).abs().max() <= DRIFT:
-            raise InputError(
-                f"point is not orthonormal: L^T L differs from I by more than {DRIFT}. Call orthonormalize first."
-            )
-        return point @ _inverse_cholesky(gram, identity)
+        if point.is_cpu:
+            drift = gram_drift(point.numpy())
+            if not drift <= DRIFT:
+                raise InputError(
+                    f"point is not orthonormal: L^T L differs from I by {drift:.1g}. Call orthonormalize first."
+                )
+            if drift <= ROUNDING:
+                return point.clone()
+        return point @ _inverse_cholesky(point.T @ point, _identity(point))
 
     def project(self, point: Tensor, vector: Tensor) -> Tensor:
         """U - L sym(L^T U)."""
@@ -78,6 +89,10 @@ class Stiefel:
             return _inverse_cholesky(torch.addcmul(identity, (steps * steps)[..., None, None], gram), identity)
 
         return at
+
+    def host_walk(self, columns: int) -> HostWalk:
+        """The same in NumPy."""
+        return StiefelWalk(columns)
 
 
 @dataclass(frozen=True)
@@ -109,8 +124,15 @@ class Euclidean:
 
         return at
 
+    def host_walk(self, columns: int) -> HostWalk:
+        """The same in NumPy."""
+        return EuclideanWalk(self._limit(columns))
+
     def _shrinkage(self, squared_norm: Tensor, columns: int) -> Tensor:
-        return (self.radius * math.sqrt(columns) * squared_norm.rsqrt()).clamp(max=1.0)
+        return (self._limit(columns) * squared_norm.rsqrt()).clamp(max=1.0)
+
+    def _limit(self, columns: int) -> float:
+        return self.radius * math.sqrt(columns)
 
 
 def retract(geometry: Geometry, point: Tensor, direction: Tensor, step: Tensor) -> Tensor:

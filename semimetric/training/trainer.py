@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from semimetric.encoders import encode, output_width, unit_features
-from semimetric.errors import DivergedError, InputError
+from semimetric.encoders import encode, output_width
+from semimetric.errors import InputError
 from semimetric.evaluation import Spread, collapse_warning, measure_spread
 from semimetric.methods import Method
 from semimetric.metric import Metric
@@ -28,6 +28,7 @@ from semimetric.training.run import Run
 from semimetric.training.schedule import PartitionSchedule
 from semimetric.training.selection import Score, labels_score, validation_score
 from semimetric.training.settings import TrainingSettings
+from semimetric.training.step import TrainingStep, check_not_diverged
 
 PROBE_SIZE = 2000
 """Examples on which the spread of the embedding is watched."""
@@ -85,6 +86,9 @@ class Trainer:
         width = output_width(self.encoder, self.data.inputs)
         self.metric = method.initial_metric(width, self.generator).to(self.device)
         self.optimizer = _build_optimizer(settings, [*self.encoder.parameters(), *self.method.parameters()])
+        self.step = TrainingStep(
+            self.encoder, self.method, self.optimizer, self.data.inputs, settings.metric_every == "batch"
+        )
         self.schedule = PartitionSchedule(
             data.unlabelled, settings.partition_size, settings.epochs_per_partition, self.generator
         )
@@ -144,22 +148,10 @@ class Trainer:
         self.encoder.train()
         self.method.train()
         for done, batch in enumerate(constraints.minibatches(size, self.generator), start=1):
-            self._step(rows[batch.nodes.to(self.device)], batch)
+            self.metric = self.step(self.metric, rows[batch.nodes], batch)
             self.progress.batch(epoch, done, total)
         self.encoder.eval()
         self.method.eval()
-
-    def _step(self, rows: Tensor, batch: Any) -> None:
-        """Metric step with the encoder fixed, then one optimiser step with the metric fixed."""
-        features = unit_features(self.encoder(self.data.inputs[rows]))
-        if self.device.type == "cpu":  # elsewhere the check would wait for the device; the next epoch's will do
-            self._check_finite(features)
-        if self.settings.metric_every == "batch":
-            self.metric = self.method.update_metric(self.metric, features.detach(), batch)
-        loss = self.method.loss(self.metric, features, batch)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
 
     def _finish_epoch(self, record: dict[str, Any], began: float) -> None:
         """Watch for collapse, score, keep the best model, log and write a checkpoint."""
@@ -211,15 +203,8 @@ class Trainer:
 
     def _features(self, inputs: Tensor) -> Tensor:
         features = encode(self.encoder, inputs)
-        self._check_finite(features)
+        check_not_diverged(features)
         return features
-
-    def _check_finite(self, features: Tensor) -> None:
-        if not bool(torch.isfinite(features).all()):
-            raise DivergedError(
-                f"training diverged in epoch {self.epoch + 1}: the encoder returns NaN or infinite values. "
-                "The best model so far is kept; start again with a smaller --lr."
-            )
 
     def _keep(self, best: Best) -> None:
         self.best = best
@@ -293,7 +278,8 @@ def _check_selection(settings: TrainingSettings, data: TrainingData) -> None:
 
 def _build_optimizer(settings: TrainingSettings, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     if settings.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
+        on_gpu = any(parameter.is_cuda for parameter in parameters)
+        return torch.optim.Adam(parameters, lr=settings.lr, weight_decay=settings.weight_decay, capturable=on_gpu)
     return torch.optim.SGD(parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
 
 

@@ -7,6 +7,7 @@ from semimetric.errors import InputError
 from semimetric.losses import angular_loss
 from semimetric.metric import AngularProblem, Euclidean, Stiefel, minimize_angular, random_orthonormal
 from semimetric.metric.angular import row_margins
+from semimetric.metric.host_walk import StiefelWalk
 
 problems = st.tuples(st.integers(0, 10_000), st.integers(1, 6), st.integers(0, 6), st.integers(1, 20))
 
@@ -88,6 +89,41 @@ def test_sequential_and_parallel_searches_take_the_same_steps(geometry, size):
     shared = len(one.costs)
     torch.testing.assert_close(all_at_once.costs[:shared], one.costs, rtol=1e-10, atol=1e-10)
     assert (all_at_once.costs[shared:] == all_at_once.costs[-1]).all()
+
+
+@pytest.mark.parametrize("geometry", [Stiefel(), Euclidean(), Euclidean(radius=1.01)], ids=str)
+@pytest.mark.parametrize("iterations", [1, 10, 25])
+def test_both_loops_agree_at_the_size_of_a_mini_batch(geometry, iterations):
+    start, *points = make(13, l=64, extra=64, t=100)
+    one, all_at_once = (
+        minimize_angular(start, *points, geometry=geometry, line_search=name, max_iterations=iterations)
+        for name in ("sequential", "parallel")
+    )
+    assert one.iterations == all_at_once.iterations == iterations
+    torch.testing.assert_close(all_at_once.point, one.point, rtol=0, atol=1e-10)
+    torch.testing.assert_close(all_at_once.costs, one.costs, rtol=1e-10, atol=0)
+    torch.testing.assert_close(all_at_once.gradient_norm, one.gradient_norm, rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("line_search", ["sequential", "parallel"])
+def test_memory_layout_does_not_matter_and_the_result_is_the_callers_own(line_search):
+    start, *points = make(14)
+    expected = minimize_angular(start, *points, line_search=line_search)
+    strided = [torch.stack([p, p], dim=1)[:, 0] for p in points]
+    result = minimize_angular(start.T.contiguous().T, *strided, line_search=line_search)
+    torch.testing.assert_close(result.point, expected.point, rtol=0, atol=1e-12)
+    for iterations in (0, 3):
+        result = minimize_angular(start, *points, max_iterations=iterations, line_search=line_search)
+        before = start.clone()
+        result.point.zero_()
+        assert torch.equal(start, before)
+
+
+def test_numbers_that_overflow_give_costs_that_are_not_finite_and_no_warning():
+    start, *points = make(15)
+    result = minimize_angular(start, *(1e160 * p for p in points))
+    assert not result.cost.isfinite()
+    assert gram_error(result.point) < 1e-12
 
 
 def test_long_runs_converge_and_beat_steepest_descent():
@@ -208,6 +244,7 @@ def bad_inputs():
         ((start, anchor, positive, negative), {"alpha": 90.0}, "alpha"),
         ((start, anchor, positive, negative), {"max_iterations": -1}, "max_iterations"),
         ((start, anchor, positive, negative), {"line_search": "golden"}, "line_search"),
+        (tuple(p.to("meta") for p in (start, anchor, positive, negative)), {"line_search": "sequential"}, "CPU"),
     ]
 
 
@@ -217,11 +254,19 @@ def test_refuses_bad_input(arguments, options, word):
         minimize_angular(*arguments, **options)
 
 
+class UphillWalk(StiefelWalk):
+    def project_gradient(self, point, gradient):
+        return -super().project_gradient(point, gradient)
+
+
 class Uphill(Stiefel):
     """Takes every gradient for its opposite, so that no line search can succeed."""
 
     def project(self, point, vector):
         return -super().project(point, vector)
+
+    def host_walk(self, columns):
+        return UphillWalk(columns)
 
 
 @pytest.mark.parametrize("line_search", ["sequential", "parallel"])

@@ -78,7 +78,9 @@ def test_linear_functions_retract_with_the_point(size):
 
 def test_entering_stiefel_repairs_drift_and_keeps_what_is_right():
     point, vector, _ = make(1, 20, 8)
-    torch.testing.assert_close(Stiefel().enter(point), point, rtol=0, atol=1e-14)
+    assert torch.equal(Stiefel().enter(point), point)
+    assert Stiefel().enter(point).data_ptr() != point.data_ptr()
+    assert gram_error(Stiefel().enter(point + 1e-13 * vector)) < 1e-14
     repaired = Stiefel().enter(point + 1e-6 * vector)
     assert gram_error(repaired) < 1e-13
     assert (repaired - point).abs().max() < 1e-4

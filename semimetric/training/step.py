@@ -1,0 +1,100 @@
+"""One step of training: the metric with the encoder fixed, then the encoder with the metric fixed.
+
+The networks here are small, so that on a GPU the time goes into launching kernels. For a method that allows it the
+whole step, optimiser included, is therefore recorded once as a CUDA graph and replayed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from semimetric.encoders import unit_features
+from semimetric.errors import DivergedError
+from semimetric.methods import Method
+from semimetric.metric import GraphedFunction, Metric
+
+
+class TrainingStep:
+    """Trains ``encoder``, and what the method owns, on one mini-batch of constraints at a time."""
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        method: Method[Any],
+        optimizer: torch.optim.Optimizer,
+        inputs: Tensor,
+        update_metric: bool,
+    ) -> None:
+        self.encoder = encoder
+        self.method = method
+        self.optimizer = optimizer
+        self.inputs = inputs
+        self.update_metric = update_metric
+        self._batch_type: type[Any] | None = None
+        self._graphed: GraphedFunction | None = None
+        if inputs.is_cuda and method.capturable:
+            _create_state(optimizer)
+            self._graphed = GraphedFunction(self._on_tensors, self._changed_by_a_step)
+
+    def __call__(self, metric: Metric, rows: Tensor, batch: Any) -> Metric:
+        """Train on the examples ``rows``, the nodes of ``batch``; the updated metric comes back."""
+        if self._graphed is None:
+            return self._step(metric, rows, batch)
+        self._batch_type = type(batch)
+        tensors = (getattr(batch, field.name).to(rows.device) for field in dataclasses.fields(batch))
+        (factor,) = self._graphed(metric.factor, rows, *tensors)
+        return Metric(factor)
+
+    def _on_tensors(self, factor: Tensor, rows: Tensor, *tensors: Tensor) -> tuple[Tensor]:
+        assert self._batch_type is not None
+        return (self._step(Metric(factor), rows, self._batch_type(*tensors)).factor,)
+
+    def _step(self, metric: Metric, rows: Tensor, batch: Any) -> Metric:
+        with torch.enable_grad():
+            features = unit_features(self.encoder(self.inputs[rows]))
+            if features.is_cpu:  # on a GPU the check would wait for the device; the next epoch's will do
+                check_not_diverged(features)
+            if self.update_metric:
+                metric = self.method.update_metric(metric, features.detach(), batch)
+            loss = self.method.loss(metric, features, batch)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+        self.optimizer.step()
+        return metric
+
+    def _changed_by_a_step(self) -> Iterator[Tensor]:
+        yield from self.encoder.state_dict().values()
+        yield from self.method.state_dict().values()
+        for values in self.optimizer.state.values():
+            yield from (value for value in values.values() if isinstance(value, Tensor))
+
+
+def check_not_diverged(features: Tensor) -> None:
+    """Stop when the encoder's outputs are not finite any more."""
+    if not bool(torch.isfinite(features).all()):
+        raise DivergedError(
+            "training diverged: the encoder returns NaN or infinite values. The best model so far is kept; start "
+            "again with a smaller --lr."
+        )
+
+
+def _create_state(optimizer: torch.optim.Optimizer) -> None:
+    """Let the optimiser allocate its state now, all zero, as a recorded step must find it in place."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if all(parameter in optimizer.state for parameter in parameters):
+        return
+    kept = [parameter.detach().clone() for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    with torch.no_grad():
+        for parameter, value in zip(parameters, kept, strict=True):
+            parameter.copy_(value)
+            for tensor in optimizer.state[parameter].values():
+                tensor.zero_()
+    optimizer.zero_grad(set_to_none=True)
