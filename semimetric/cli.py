@@ -31,7 +31,7 @@ app = typer.Typer(
 datasets_app = typer.Typer(help="List the benchmark datasets, or fetch one.", invoke_without_command=True)
 app.add_typer(datasets_app, name="datasets")
 
-stdout = Console(soft_wrap=True)
+stdout = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 160)
 stderr = Console(stderr=True, soft_wrap=True)
 
 DataDir = Annotated[Path | None, typer.Option(help="Folder that holds benchmark data. [default: $SEMIMETRIC_DATA]")]
@@ -133,7 +133,9 @@ def datasets(context: typer.Context, data_dir: DataDir = None, as_json: AsJson =
         }
         for listing in describe_datasets(data_dir)
     ]
-    _print_rows(rows, as_json, missing="not here; semimetric datasets fetch {name}")
+    _print_rows(rows, as_json)
+    if not as_json and any(row["found"] is None for row in rows):
+        stdout.print("Download a missing one with: semimetric datasets fetch NAME", highlight=False)
 
 
 @datasets_app.command()
@@ -145,21 +147,24 @@ def fetch(name: Annotated[str, typer.Argument(help="Dataset to download.")], dat
     with Progress(console=stderr, disable=not stderr.is_terminal) as bar:
 
         def show(file: str, done: int, total: int | None) -> None:
-            task = tasks.setdefault(file, bar.add_task(file, total=total)) if file not in tasks else tasks[file]
-            bar.update(task, completed=done, total=total)
+            if file not in tasks:
+                tasks[file] = bar.add_task(file, total=total)
+            bar.update(tasks[file], completed=done, total=total)
 
         folder = fetch_dataset(name, data_dir, show)
     stdout.print(f"{name}: {folder}", highlight=False)
 
 
-def _print_rows(rows: list[dict[str, Any]], as_json: bool, missing: str = "") -> None:
+def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(rows) + "\n")
         return
-    table = Table(*rows[0])
+    table = Table()
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*(missing.format(**row) if value is None else str(value) for value in row.values()))
-    stdout.print(table)
+        table.add_row(*("not found" if value is None else str(value) for value in row.values()))
+    stdout.print(table, soft_wrap=False)
 
 
 def _show_version(value: bool) -> None:

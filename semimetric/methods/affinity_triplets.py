@@ -100,6 +100,14 @@ class AffinityTriplets(Method[Triplets]):
             )
         return Metric.random_orthonormal(width, self.settings.components, generator)
 
+    def check_working_set(self, size: int) -> None:
+        """Every example needs k others."""
+        if self.settings.k >= size:
+            raise InputError(
+                f"k must be below the number of examples in a partition with the labelled ones ({size}), "
+                f"got {self.settings.k}. Ask for fewer neighbours or larger partitions."
+            )
+
     def constraints(self, features: Tensor, labels: Tensor) -> Triplets:
         """Triplets around every node, or around the modes, of the kNN graph of ``features``."""
         neighbors = nearest_neighbors(features, self.settings.k)

@@ -77,6 +77,9 @@ class Method(nn.Module, ABC, Generic[C]):
     def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
         """The metric to start from, for features of ``width`` dimensions."""
 
+    def check_working_set(self, size: int) -> None:
+        """Refuse, before training, working sets of ``size`` examples if they are too small; any size will do here."""
+
     @abstractmethod
     def constraints(self, features: Tensor, labels: Tensor) -> C:
         """What does this working set tell us? No gradients."""

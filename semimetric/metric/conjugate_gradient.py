@@ -102,7 +102,7 @@ def minimize_angular(
     geometry = Stiefel() if geometry is None else geometry
     start = geometry.enter(start)
     if on_host:
-        return minimize_on_host(problem, geometry.host_walk(start.shape[1]), start, max_iterations)
+        return minimize_on_host(problem, geometry.on_host(), start, max_iterations)
     return _minimize(problem, geometry, start, max_iterations)
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from semimetric.errors import InputError
-from semimetric.metric.host_walk import EuclideanWalk, HostWalk, StiefelWalk, gram_drift
+from semimetric.metric.host_geometry import HostEuclidean, HostGeometry, HostStiefel, gram_drift
 
 DRIFT = 1e-3
 """How far L^T L may be from I at the door: well above what casting L to float32 and back does to it."""
@@ -47,8 +47,8 @@ class Geometry(Protocol):
     def brake(self, point: Tensor, direction: Tensor) -> Brake:
         """Return C(t) for the walk from ``point`` along the tangent ``direction``; C(0) = I."""
 
-    def host_walk(self, columns: int) -> HostWalk:
-        """Return the same geometry for one run of the solver on a CPU, with ``columns`` = l."""
+    def on_host(self) -> HostGeometry:
+        """Return the same geometry for the solver on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -77,22 +77,25 @@ class Stiefel:
         return torch.addmm(vector, point, inner + inner.T, alpha=-0.5)
 
     def brake(self, point: Tensor, direction: Tensor) -> Brake:
-        """R(t)^-1 with R(t) the Cholesky factor of I + t^2 D^T D.
+        """R(t)^-1 with R(t) the Cholesky factor of (L + tD)^T (L + tD).
 
-        With L orthonormal and D tangent, (L + tD)^T (L + tD) = I + t^2 D^T D, and since R(t) has a positive diagonal,
-        (L + tD) R(t)^-1 is the Q factor of L + tD with its signs fixed.
+        Since R(t) has a positive diagonal, (L + tD) R(t)^-1 is the Q factor of L + tD with its signs fixed. On paper
+        the Gram matrix is I + t^2 D^T D, for L is orthonormal and D tangent. But what rounding adds to L^T L would grow
+        from step to step if it were left out: the part of the gradient normal to the set is proportional to it.
         """
-        gram = direction.T @ direction
         identity = _identity(point)
+        constant, linear, square = point.T @ point, point.T @ direction, direction.T @ direction
+        linear = linear + linear.T
 
         def at(steps: Tensor) -> Tensor:
-            return _inverse_cholesky(torch.addcmul(identity, (steps * steps)[..., None, None], gram), identity)
+            t = steps[..., None, None]
+            return _inverse_cholesky(constant + t * (linear + t * square), identity)
 
         return at
 
-    def host_walk(self, columns: int) -> HostWalk:
+    def on_host(self) -> HostGeometry:
         """The same in NumPy."""
-        return StiefelWalk(columns)
+        return HostStiefel()
 
 
 @dataclass(frozen=True)
@@ -124,15 +127,12 @@ class Euclidean:
 
         return at
 
-    def host_walk(self, columns: int) -> HostWalk:
+    def on_host(self) -> HostGeometry:
         """The same in NumPy."""
-        return EuclideanWalk(self._limit(columns))
+        return HostEuclidean(self.radius)
 
     def _shrinkage(self, squared_norm: Tensor, columns: int) -> Tensor:
-        return (self._limit(columns) * squared_norm.rsqrt()).clamp(max=1.0)
-
-    def _limit(self, columns: int) -> float:
-        return self.radius * math.sqrt(columns)
+        return (self.radius * math.sqrt(columns) * squared_norm.rsqrt()).clamp(max=1.0)
 
 
 def retract(geometry: Geometry, point: Tensor, direction: Tensor, step: Tensor) -> Tensor:

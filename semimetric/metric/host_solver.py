@@ -16,7 +16,7 @@ from scipy.special import expit
 from torch import Tensor
 
 from semimetric.metric.angular import AngularProblem
-from semimetric.metric.host_walk import Array, HostWalk, dot
+from semimetric.metric.host_geometry import Array, Correct, HostGeometry, dot
 from semimetric.metric.rules import (
     CONTRACTION,
     CURVATURE_FLOOR,
@@ -37,8 +37,9 @@ class Iterate(NamedTuple):
 
 
 class Search(NamedTuple):
-    """Outcome of a line search: the iterate reached, its step, and the step to try first next time."""
+    """Outcome of a line search: the new point and what is known there, the step, and the step to try first next."""
 
+    point: Array
     iterate: Iterate
     step: float
     next_trial: float
@@ -75,72 +76,83 @@ class HostObjective:
         return gradient
 
 
+class Trial(NamedTuple):
+    """A step t tried on a line: the straight point L + tD, the correction of it, and what is known there."""
+
+    straight: Array
+    correct: Correct
+    iterate: Iterate
+
+
 class Line(NamedTuple):
     """A walk t -> (L + tD) C(t), seen through the rows X as (XL + tXD) C(t): no trial point needs a product with X."""
 
     objective: HostObjective
-    walk: HostWalk
+    geometry: HostGeometry
+    point: Array
+    direction: Array
     start: Iterate
     velocity: Array
     slope: float
 
-    def at(self, step: float) -> Iterate:
-        """Measure the point after ``step``."""
-        self.walk.brake(step)
-        straight = self.velocity * step
-        straight += self.start.projections
-        return self.objective.measure(self.walk.correct(straight))
+    def at(self, step: float) -> Trial:
+        """Measure what lies after ``step``."""
+        straight = _ahead(self.point, step, self.direction)
+        correct = self.geometry.brake(straight)
+        projections = correct(_ahead(self.start.projections, step, self.velocity))
+        return Trial(straight, correct, self.objective.measure(projections))
 
     def promised(self, step: float) -> float:
         """Highest cost after ``step`` that is low enough."""
         return self.start.cost + SUFFICIENT_DECREASE * step * self.slope
 
-    def search(self, trial: float) -> Search | None:
+    def search(self, first_step: float) -> Search | None:
         """Halve the step until the cost falls by half of what the slope promises; None if nothing lowers it."""
-        step, evaluations = trial, 1
-        reached = self.at(step)
-        while not reached.cost <= self.promised(step) and evaluations < TRIALS:
+        step, evaluations = first_step, 1
+        trial = self.at(step)
+        while not trial.iterate.cost <= self.promised(step) and evaluations < TRIALS:
             step *= CONTRACTION
             evaluations += 1
-            reached = self.at(step)
-        if step > 0 and reached.cost <= self.start.cost:
-            return Search(reached, step, next_trial=step if evaluations == 2 else 2 * step)
+            trial = self.at(step)
+        if step > 0 and trial.iterate.cost <= self.start.cost:
+            next_trial = step if evaluations == 2 else 2 * step
+            return Search(trial.correct(trial.straight), trial.iterate, step, next_trial)
         return None
 
 
-def minimize_on_host(problem: AngularProblem, walk: HostWalk, start: Tensor, max_iterations: int) -> CGResult:
-    """Run conjugate gradients from ``start`` (d, l), a point of the geometry that ``walk`` walks on.
+def minimize_on_host(problem: AngularProblem, geometry: HostGeometry, start: Tensor, max_iterations: int) -> CGResult:
+    """Run conjugate gradients from ``start`` (d, l), a point of the geometry.
 
     Numbers that overflow lead to costs that are not finite, as they do on a GPU, and not to warnings.
     """
     with np.errstate(all="ignore"):
-        return _minimize(HostObjective(problem), walk, np.array(start.numpy(), order="C"), max_iterations)
+        return _minimize(HostObjective(problem), geometry, np.array(start.numpy(), order="C"), max_iterations)
 
 
-def _minimize(objective: HostObjective, walk: HostWalk, point: Array, max_iterations: int) -> CGResult:
+def _minimize(objective: HostObjective, geometry: HostGeometry, point: Array, max_iterations: int) -> CGResult:
     """After a search that found nothing lower the run starts afresh along -g; after two in a row it ends."""
     now = objective.measure(objective.project(point))
-    gradient = old_gradient = walk.project_gradient(point, objective.gradient(now))
+    gradient = old_gradient = geometry.project(point, objective.gradient(now))
     square = dot(gradient, gradient)
-    costs, failures, restart, step, still = [now.cost], 0, True, 0.0, False
+    costs, failures, still = [now.cost], 0, False
+    direction: Array | None = None
 
     while square >= GRADIENT_TOLERANCE**2 and failures < 2 and not still and len(costs) <= max_iterations:
-        if restart:
-            direction, slope, beta, trial = -gradient, -square, 0.0, 1 / math.sqrt(square)
+        if direction is None:
+            direction, slope, trial = -gradient, -square, 1 / math.sqrt(square)
         else:
-            carried = walk.carry(point, direction, step)
-            beta, slope = _hestenes_stiefel(old_gradient, gradient, square, carried)
-            direction = np.multiply(carried, beta, out=carried)
+            direction = geometry.project(point, direction)
+            beta, slope = _hestenes_stiefel(old_gradient, gradient, square, direction)
+            direction *= beta
             direction -= gradient
-        walk.depart(point, direction, beta)
-        search = Line(objective, walk, now, objective.project(direction), slope).search(trial)
-        restart = search is None
-        failures = failures + 1 if restart else 0
-        if search is not None:
-            now, step, trial = search
-            point = walk.correct(point + step * direction)
-            still = step * step * dot(direction, direction) < STEP_TOLERANCE**2
-            old_gradient, gradient = gradient, walk.project_gradient(point, objective.gradient(now))
+        line = Line(objective, geometry, point, direction, now, objective.project(direction), slope)
+        search = line.search(trial)
+        if search is None:
+            direction, failures = None, failures + 1
+        else:
+            point, now, step, trial = search
+            failures, still = 0, step * step * dot(direction, direction) < STEP_TOLERANCE**2
+            old_gradient, gradient = gradient, geometry.project(point, objective.gradient(now))
             square = dot(gradient, gradient)
         costs.append(now.cost)
 
@@ -171,3 +183,10 @@ def _result(point: Array, costs: list[float], square: float) -> CGResult:
         iterations=torch.from_numpy(np.array(len(costs) - 1)),
         costs=torch.from_numpy(np.array(costs)),
     )
+
+
+def _ahead(start: Array, step: float, velocity: Array) -> Array:
+    """``start`` + ``step`` ``velocity``."""
+    straight = velocity * step
+    straight += start
+    return straight

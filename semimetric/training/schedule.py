@@ -19,6 +19,11 @@ class PartitionSchedule:
         self._waiting: list[Tensor] = []
         self._current = self._unlabelled[:0]
 
+    def smallest(self) -> int:
+        """Examples in the smallest partition."""
+        pieces = -(-len(self._unlabelled) // self._size)
+        return len(self._unlabelled) // pieces if pieces else 0
+
     def for_epoch(self, epoch: int) -> Tensor:
         """Rows of the unlabelled examples of ``epoch`` (counted from 1, asked for in order)."""
         if (epoch - 1) % self._epochs_each == 0:

@@ -92,6 +92,7 @@ class Trainer:
         self.schedule = PartitionSchedule(
             data.unlabelled, settings.partition_size, settings.epochs_per_partition, self.generator
         )
+        method.check_working_set(len(data.labelled) + self.schedule.smallest())
         self.epoch = 0
         self.seconds = 0.0
         self.best: Best | None = None

@@ -1,0 +1,134 @@
+"""One suite for every method of the registry."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from semimetric.errors import InputError
+from semimetric.methods import METHODS, build_method, method_names
+from semimetric.methods.base import Method
+from semimetric.training import Trainer, TrainingData, TrainingSettings
+
+WIDTH = 16
+
+
+@pytest.fixture(params=method_names())
+def method(request: pytest.FixtureRequest) -> Method:
+    small = {"components": 8, "k": 6}
+    fields = {field.name for field in dataclasses.fields(METHODS[request.param].Settings)}
+    return build_method(request.param, **{name: value for name, value in small.items() if name in fields})
+
+
+@pytest.fixture
+def working_set(make_clusters):
+    points, classes = make_clusters(0, 80, WIDTH, 4)
+    labels = torch.full((80,), -1)
+    labels[:16] = classes[:16]
+    return points, labels, classes
+
+
+def test_it_says_what_it_is(method: Method) -> None:
+    assert METHODS[method.name] is type(method)
+    assert method.summary
+    assert method.reference
+    assert method.needs.words()
+
+
+def test_settings_carry_help_and_defaults(method: Method) -> None:
+    for field in dataclasses.fields(method.Settings):
+        assert field.metadata["help"].endswith(".")
+        assert field.default is not dataclasses.MISSING
+
+
+def test_minibatches_are_full_disjoint_in_order_and_refer_to_their_nodes(method: Method, working_set) -> None:
+    points, labels, _ = working_set
+    constraints = method.constraints(points, labels)
+    batches = list(constraints.minibatches(10, torch.Generator().manual_seed(0)))
+    again = list(constraints.minibatches(10, torch.Generator().manual_seed(0)))
+    assert len(batches) == len(constraints) // 10
+    for batch, same in zip(batches, again, strict=True):
+        assert len(batch) == 10
+        assert torch.equal(batch.nodes, same.nodes)
+        assert 0 <= int(batch.nodes.min()) <= int(batch.nodes.max()) < len(points)
+
+
+def test_constraints_are_deterministic_and_know_no_gradient(method: Method, working_set) -> None:
+    points, labels, classes = working_set
+    first, second = method.constraints(points, labels), method.constraints(points, labels)
+    assert torch.equal(first.nodes, second.nodes)
+    assert first.quality(classes) == second.quality(classes)
+    assert all(0.0 <= share <= 1.0 for share in first.quality(classes).values())
+
+
+def test_metric_step_does_not_raise_the_loss_and_loss_reaches_the_features(method: Method, working_set) -> None:
+    points, labels, _ = working_set
+    constraints = method.constraints(points, labels)
+    metric = method.initial_metric(WIDTH, torch.Generator().manual_seed(0))
+    features = points[constraints.nodes].clone().requires_grad_()
+    before = method.loss(metric, features, constraints)
+    updated = method.update_metric(metric, features.detach(), constraints)
+    assert float(method.loss(updated, features, constraints).detach()) <= float(before.detach()) + 1e-6
+    before.backward()
+    assert features.grad is not None
+    assert torch.isfinite(features.grad).all()
+    assert features.grad.abs().sum() > 0
+    assert not updated.factor.requires_grad
+
+
+def test_loss_gradient_equals_finite_differences(method: Method, working_set) -> None:
+    points, labels, _ = working_set
+    constraints = next(iter(method.constraints(points, labels).minibatches(6, torch.Generator().manual_seed(1))))
+    metric = method.initial_metric(WIDTH, torch.Generator().manual_seed(0))
+    for seed in range(3):
+        noise = 0.1 * torch.randn(len(constraints.nodes), WIDTH, generator=torch.Generator().manual_seed(seed))
+        features = (points[constraints.nodes] + noise).double().requires_grad_()
+        assert torch.autograd.gradcheck(lambda z: method.loss(metric, z, constraints), (features,), atol=1e-6)
+
+
+def test_statistics_are_finite_numbers(method: Method, working_set) -> None:
+    points, labels, _ = working_set
+    metric = method.initial_metric(WIDTH, torch.Generator().manual_seed(0))
+    found = method.statistics(metric, points, method.constraints(points, labels))
+    assert found
+    assert all(isinstance(value, float) and value == value for value in found.values())
+
+
+def test_a_hundred_steps_stay_finite_and_repeat(method: Method, make_clusters) -> None:
+    points, classes = make_clusters(1, 120, WIDTH, 4)
+    labels = torch.where(torch.arange(120) < 20, classes, -1)
+
+    def train() -> torch.Tensor:
+        torch.manual_seed(0)
+        encoder = nn.Sequential(nn.Linear(WIDTH, 32), nn.ReLU(), nn.Linear(32, WIDTH))
+        settings = TrainingSettings(epochs=4, epochs_per_partition=2, batch_size=12, lr=1e-4)
+        trainer = Trainer(
+            encoder,
+            build_method(method.name, **dataclasses.asdict(method.settings)),
+            TrainingData(points, labels),
+            settings,
+        )
+        while trainer.epoch < 4:
+            trainer._train_epoch()
+        return trainer._embed(torch.arange(120))
+
+    first = train()
+    assert torch.isfinite(first).all()
+    assert torch.equal(first, train())
+
+
+def test_wider_metric_than_features_is_refused(method: Method) -> None:
+    if not hasattr(method.settings, "components"):
+        pytest.skip("the method has no width of its own")
+    with pytest.raises(InputError, match="components must be at most the encoder's output width"):
+        method.initial_metric(method.settings.components - 1, torch.Generator())
+
+
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(InputError, match="must be one of affinity-triplets"):
+        build_method("magic")
+    with pytest.raises(InputError, match="Did you mean 'gamma'"):
+        build_method("affinity-triplets", gama=0.9)

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from semimetric.data import load_dataset
+from semimetric.errors import InputError, RunError
+from semimetric.experiment import Experiment, evaluate_run, plan, prepare, run_experiment
+from semimetric.presets import PRESETS
+from semimetric.training import Run
+
+QUICK = {"epochs": 1, "partition_size": 200, "batch_size": 200, "k": 6}
+
+
+def test_the_paper_preset_is_the_paper() -> None:
+    experiment = plan("mnist", "affinity-triplets", preset="paper")
+    assert experiment.protocol.labels_per_class == 10
+    assert experiment.protocol.validation_share == 0.15
+    assert (experiment.training.epochs, experiment.training.epochs_per_partition) == (50, 10)
+    assert (experiment.training.partition_size, experiment.training.batch_size) == (9000, 100)
+    settings = experiment.method_settings
+    assert (settings.k, settings.gamma, settings.alpha, settings.components) == (10, 0.99, 40.0, 64)
+    cifar = plan("cifar10", "affinity-triplets", preset="paper")
+    assert (cifar.protocol.labels_per_class, cifar.pretraining.pretrain_epochs) == (100, 30)
+    assert cifar.method_settings.components == 32
+
+
+@pytest.mark.parametrize(("preset", "dataset"), [(p, d) for p in PRESETS for d in PRESETS[p]])
+def test_every_preset_builds_and_its_config_comes_back(preset: str, dataset: str) -> None:
+    experiment = plan(dataset, "affinity-triplets", 3, preset)
+    assert Experiment.from_config(json.loads(json.dumps(experiment.config()))) == experiment
+
+
+def test_given_values_win_over_the_preset() -> None:
+    assert plan("digits", "affinity-triplets", k=4).method_settings.k == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dataset": "digits", "preset": "paper"}, "no settings for dataset 'digits'"),
+        ({"preset": "best"}, "preset must be one of default, paper"),
+        ({"method": "magic"}, "method must be one of"),
+        ({"temperature": 1.0}, "has no setting 'temperature'"),
+    ],
+)
+def test_wrong_names_are_refused(arguments: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        plan(**({"dataset": "digits", "method": "affinity-triplets"} | arguments))
+
+
+def test_withheld_examples_are_in_no_other_set() -> None:
+    dataset = load_dataset("digits")
+    prepared = prepare(plan("digits", "affinity-triplets", validation_share=0.15), dataset)
+    withheld = prepared.data.validation_inputs
+    assert withheld is not None
+    assert len(withheld) + len(prepared.data.inputs) == len(dataset.train)
+    assert int((prepared.data.labels >= 0).sum()) == 50
+    raw = {bytes(image.flatten().tolist()) for image in dataset.train.inputs}
+    assert len(raw) == len(dataset.train)  # no duplicates, so that rows can be told apart
+    trained = {tuple(row) for row in prepared.data.inputs.flatten(1).tolist()}
+    assert not trained & {tuple(row) for row in withheld.flatten(1).tolist()}
+
+
+def test_a_run_can_be_scored_again_and_says_the_same(tmp_path: Path) -> None:
+    experiment = plan("digits", "affinity-triplets", **QUICK)
+    outcome = run_experiment(experiment, tmp_path / "run", device="cpu")
+    again = evaluate_run(tmp_path / "run", device="cpu")
+    assert again["scores"] == outcome["final"]
+    assert again["epoch"] == outcome["best_epoch"]
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == outcome
+    assert {"method", "dataset", "seed", "initial", "final", "best_epoch", "seconds", "run"} <= set(outcome)
+    assert set(outcome["final"]) == {"nmi", "recall@1", "recall@2", "recall@4", "recall@8"}
+
+
+def test_resume_continues_to_the_same_end_and_keeps_initial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from semimetric.training import Silent
+
+    class Stop(Silent):
+        def batch(self, epoch: int, done: int, total: int) -> None:
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    experiment = plan("digits", "affinity-triplets", **(QUICK | {"epochs": 2, "pretrain_epochs": 1}))
+    whole = run_experiment(experiment, tmp_path / "whole", device="cpu")
+    broken = run_experiment(experiment, tmp_path / "broken", device="cpu", progress=Stop())
+    assert broken["interrupted"]
+    assert evaluate_run(tmp_path / "broken", device="cpu")["scores"] == broken["final"]
+    resumed = run_experiment(experiment, tmp_path / "broken", device="cpu", resume=True)
+    same = ("initial", "final", "best_epoch", "epochs")
+    assert {name: resumed[name] for name in same} == {name: whole[name] for name in same}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"components": 65}, r"output width \(64\), got 65"),
+        ({"k": 2000}, "k must be below the number of examples in a partition"),
+        ({"labels_per_class": 500}, "500"),
+        ({"encoder": "paper-mnist"}, "takes inputs of shape"),
+        ({"selection": "validation"}, "needs withheld validation data"),
+    ],
+)
+def test_nothing_is_written_before_the_input_is_accepted(tmp_path: Path, changes: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        run_experiment(plan("digits", "affinity-triplets", **(QUICK | changes)), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_another_version_says_so(tmp_path: Path) -> None:
+    config = plan("digits", "affinity-triplets").config() | {"version": "9.9"}
+    config["training"]["warp"] = 1
+    Run.create(tmp_path / "run", config)
+    with pytest.raises(RunError, match=r"has no setting 'warp'.*version 9\.9"):
+        evaluate_run(tmp_path / "run")
+
+
+def test_cuda_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    with pytest.raises(InputError, match="torch sees none"):
+        run_experiment(plan("digits", "affinity-triplets"), tmp_path / "run", device="cuda")
+
+
+@pytest.mark.gpu
+def test_recorded_steps_train_as_plain_ones_do() -> None:
+    from semimetric.methods.affinity_triplets import AffinityTriplets
+
+    experiment = plan("digits", "affinity-triplets", **(QUICK | {"epochs": 2, "metric_every": "batch", "lr": 1e-5}))
+    recorded = run_experiment(experiment, device="cuda")
+    AffinityTriplets.capturable = False
+    try:
+        plain = run_experiment(experiment, device="cuda")
+    finally:
+        AffinityTriplets.capturable = True
+    assert recorded["final"] == pytest.approx(plain["final"], abs=0.02)
