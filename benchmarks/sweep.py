@@ -53,11 +53,11 @@ def main() -> None:
     for outcome in run_jobs(jobs, args.data_dir, workers=args.workers):
         first, best, last = (outcome["history"][i] for i in (0, outcome["best_epoch"], -1))
         shown = f"start {selection(first)}  best {selection(best)} (epoch {best['epoch']})  last {selection(last)}"
-        rows.append((outcome["label"], outcome["seed"], shown, outcome))
-    print("validation NMI / R@1")
-    for label, seed, shown, outcome in sorted(rows, key=lambda row: row[:2]):
-        print(f"{label} seed {seed}: {shown}  {outcome['seconds']:.0f} s")
-    write_result(args.out, machine() | {"jobs": [without_test(outcome) for *_, outcome in rows]})
+        line = f"{outcome['label']} seed {outcome['seed']}: {shown}  {outcome['seconds']:.0f} s"
+        print(line, flush=True)
+        rows.append((line, without_test(outcome)))
+        write_result(args.out, machine() | {"jobs": [job for _, job in rows]})
+    print("\nvalidation NMI / R@1", *sorted(line for line, _ in rows), sep="\n")
 
 
 def without_test(outcome: dict[str, Any]) -> dict[str, Any]:

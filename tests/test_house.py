@@ -77,7 +77,7 @@ def test_the_readme_names_the_two_commands_and_its_python_runs(tmp_path: Path) -
 
 def test_readme_commands_exist() -> None:
     text = (ROOT / "README.md").read_text()
-    used = set(re.findall(r"^semimetric (\w+)", text, flags=re.MULTILINE))
+    used = set(re.findall(r"^ +semimetric (\w+)", text, flags=re.MULTILINE))
     assert used
     shown = subprocess.run([sys.executable, "-m", "semimetric", "--help"], check=True, capture_output=True, text=True)
     assert all(name in shown.stdout for name in used)

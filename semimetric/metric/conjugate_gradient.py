@@ -20,6 +20,7 @@ from semimetric.metric.host_solver import minimize_on_host
 from semimetric.metric.rules import (
     CONTRACTION,
     CURVATURE_FLOOR,
+    DESCENT_FLOOR,
     GRADIENT_TOLERANCE,
     STEP_TOLERANCE,
     SUFFICIENT_DECREASE,
@@ -160,7 +161,7 @@ def _hestenes_stiefel(
     along = _dot(gradient, carried)
     curvature = along - _dot(old_gradient, carried)
     ratio = ((gradient_square - _dot(gradient, old_gradient)) / curvature).clamp(min=0.0)
-    uphill = ratio * along >= gradient_square
+    uphill = ratio * along - gradient_square >= -DESCENT_FLOOR * gradient_square
     beta = ratio.masked_fill((curvature.abs() <= CURVATURE_FLOOR) | uphill | ~moved, 0.0)
     return beta, beta * along - gradient_square
 
@@ -187,7 +188,7 @@ def _search(line: Line, trial: Tensor) -> Search:
     *picked, correction, step = (
         values.index_select(0, chosen[None]).squeeze(0) for values in (*reached, corrections, steps)
     )
-    lower = picked[-1] <= line.start.cost
+    lower = (picked[-1] <= line.start.cost) & (step > 0)
     iterate = Iterate(*(torch.where(lower, new, old) for new, old in zip(picked, line.start, strict=True)))
     step = step.masked_fill(~lower, 0.0)
     identity = torch.eye(correction.shape[0], dtype=correction.dtype, device=correction.device)

@@ -1,7 +1,7 @@
 """The two geometries of ``semimetric.metric.geometry`` in NumPy, for the solver on a CPU.
 
 BLAS and LAPACK are called by name, because on matrices this small the checks of the friendlier functions cost as much
-as the arithmetic. They store by columns: to them a C-ordered matrix is its transpose, hence the ``.T`` around the calls.
+as the arithmetic. They store by columns: to them a C-ordered matrix is its transpose, hence the ``.T`` around them.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from semimetric.metric.host_geometry import Array, Correct, HostGeometry, dot
 from semimetric.metric.rules import (
     CONTRACTION,
     CURVATURE_FLOOR,
+    DESCENT_FLOOR,
     GRADIENT_TOLERANCE,
     STEP_TOLERANCE,
     SUFFICIENT_DECREASE,
@@ -172,7 +173,7 @@ def _hestenes_stiefel(old_gradient: Array, gradient: Array, square: float, carri
         return 0.0, -square
     beta = max(0.0, (square - dot(gradient, old_gradient)) / curvature)
     slope = beta * along - square
-    return (beta, slope) if slope < 0 else (0.0, -square)
+    return (beta, slope) if slope < -DESCENT_FLOOR * square else (0.0, -square)
 
 
 def _result(point: Array, costs: list[float], square: float) -> CGResult:

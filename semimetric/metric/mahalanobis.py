@@ -26,7 +26,7 @@ class Metric:
 
     def __post_init__(self) -> None:
         check_factor(self.factor)
-        if not self.factor.isfinite().all():
+        if self.factor.is_cpu and not self.factor.isfinite().all():  # elsewhere the check would wait for the device
             raise InputError("factor holds values that are not finite; a metric needs finite numbers.")
         object.__setattr__(self, "factor", self.factor.detach().to(torch.float64, copy=True))
 

@@ -29,6 +29,11 @@ STEP_TOLERANCE = 1e-10
 CURVATURE_FLOOR = 1e-30
 """A denominator of beta that is this small in size counts as zero."""
 
+DESCENT_FLOOR = 1e-10
+"""A direction that descends by less than this share of what -g does counts as uphill: rounding decides its sign.
+
+With a single free parameter, to name one case, Hestenes-Stiefel directions are zero but for rounding."""
+
 
 @dataclass(frozen=True)
 class CGResult:

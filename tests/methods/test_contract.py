@@ -12,6 +12,7 @@ from semimetric.errors import InputError
 from semimetric.methods import METHODS, build_method, method_names
 from semimetric.methods.base import Method
 from semimetric.training import Trainer, TrainingData, TrainingSettings
+from semimetric.training.step import TrainingStep
 
 WIDTH = 16
 
@@ -118,6 +119,22 @@ def test_a_hundred_steps_stay_finite_and_repeat(method: Method, make_clusters) -
     first = train()
     assert torch.isfinite(first).all()
     assert torch.equal(first, train())
+
+
+def test_a_capturable_step_reads_no_value_on_the_host(method: Method, working_set) -> None:
+    """On torch's meta device tensors have shapes and no values, so a step that asks for a value raises."""
+    if not method.capturable:
+        pytest.skip("the method does not say that its steps can be recorded")
+    points, labels, _ = working_set
+    batch = next(iter(method.constraints(points, labels).minibatches(10, torch.Generator().manual_seed(0))))
+    abstract = type(batch)(*(getattr(batch, field.name).to("meta") for field in dataclasses.fields(batch)))
+    encoder = nn.Linear(WIDTH, WIDTH).to("meta")
+    optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1, momentum=0.9)
+    step = TrainingStep(encoder, method, optimizer, points.to("meta"), update_metric=True)
+    metric = method.initial_metric(WIDTH, torch.Generator().manual_seed(0)).to("meta")
+    updated = step(metric, batch.nodes.to("meta"), abstract)
+    assert updated.factor.shape == metric.factor.shape
+    assert encoder.weight.grad is not None
 
 
 def test_wider_metric_than_features_is_refused(method: Method) -> None:
