@@ -66,6 +66,16 @@ def run_jobs(
             yield outcome
 
 
+def value_of(text: str) -> Any:
+    """A number or a word."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text, text)
+
+
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     return {

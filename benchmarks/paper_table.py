@@ -12,7 +12,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from jobs import Job, machine, run_jobs, write_result
+from jobs import Job, machine, run_jobs, value_of, write_result
 
 from semimetric.paper.published import COLUMNS, SEMI_SUPERVISED, WITHOUT_ORTHOGONALITY
 
@@ -51,21 +51,38 @@ def table(outcomes: list[dict[str, Any]], datasets: list[str]) -> list[list[str]
     return rows
 
 
+def changes(entries: list[str], dataset: str) -> dict[str, Any]:
+    """The settings of ``--set`` that concern a dataset."""
+    found = {}
+    for entry in entries:
+        scope, _, assignment = entry.rpartition(":")
+        if scope in ("", dataset):
+            name, value = assignment.split("=")
+            found[name] = value_of(value)
+    return found
+
+
 def main() -> None:
     """Run all jobs, print the table, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datasets", default="mnist,fashion-mnist,cifar10")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--epochs", type=int, help="fewer than the preset's, for a rehearsal")
+    parser.add_argument("--set", action="append", default=[], help="[DATASET:]NAME=VALUE, other than the preset's")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
 
     datasets = args.datasets.split(",")
-    changed = {"epochs": args.epochs} if args.epochs is not None else {}
     jobs = [
-        Job(dataset, "affinity-triplets", int(seed), "paper", settings | changed, f"{dataset} {variant}")
+        Job(
+            dataset,
+            "affinity-triplets",
+            int(seed),
+            "paper",
+            settings | changes(args.set, dataset),
+            f"{dataset} {variant}",
+        )
         for dataset in datasets
         for variant, settings in VARIANTS.items()
         for seed in args.seeds.split(",")

@@ -10,17 +10,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from jobs import Job, machine, run_jobs, write_result
-
-
-def value_of(text: str) -> Any:
-    """A number or a word."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return {"true": True, "false": False}.get(text, text)
+from jobs import Job, machine, run_jobs, value_of, write_result
 
 
 def selection(record: dict[str, Any]) -> str:

@@ -127,23 +127,25 @@ class Prepared:
     preprocess: Preprocess
 
 
-def prepare(experiment: Experiment, dataset: Dataset) -> Prepared:
-    """Split, fit the scaling on the training examples that are not withheld, and scale everything once."""
+def prepare(experiment: Experiment, dataset: Dataset, device: torch.device | str = "cpu") -> Prepared:
+    """Split, fit the scaling on the training examples that are not withheld, and scale everything once, on ``device``."""
     protocol = experiment.protocol
     split = split_examples(dataset.train.labels, protocol.labels_per_class, protocol.validation_share, experiment.seed)
     rows = torch.cat([split.labelled, split.unlabelled])
     labels = torch.full((len(rows),), -1)
     labels[: len(split.labelled)] = dataset.train.labels[split.labelled]
-    preprocess = build_preprocess(protocol.preprocess, dataset.train.inputs[rows])
+    inputs = dataset.train.inputs[rows].to(device)
+    preprocess = build_preprocess(protocol.preprocess, inputs)
     withheld = dataset.train.subset(split.validation) if len(split.validation) else None
     data = TrainingData(
-        apply_in_chunks(preprocess, dataset.train.inputs[rows]),
-        labels,
-        None if withheld is None else apply_in_chunks(preprocess, withheld.inputs),
-        None if withheld is None else withheld.labels,
-        dataset.train.labels[rows],
+        apply_in_chunks(preprocess, inputs),
+        labels.to(device),
+        None if withheld is None else apply_in_chunks(preprocess, withheld.inputs.to(device)),
+        None if withheld is None else withheld.labels.to(device),
+        dataset.train.labels[rows].to(device),
     )
-    return Prepared(data, apply_in_chunks(preprocess, dataset.test.inputs), dataset.test.labels, preprocess)
+    test_inputs = apply_in_chunks(preprocess, dataset.test.inputs.to(device))
+    return Prepared(data, test_inputs, dataset.test.labels, preprocess)
 
 
 def run_experiment(
@@ -161,7 +163,7 @@ def run_experiment(
     state in which Algorithm 1 starts: after the softmax training, where there is one.
     """
     where = choose_device(device)
-    prepared = prepare(experiment, dataset or load_dataset(experiment.dataset, data_dir))
+    prepared = prepare(experiment, dataset or load_dataset(experiment.dataset, data_dir), where)
     method = build_method(experiment.method, **dataclasses.asdict(experiment.method_settings))
     check_needs(method, prepared.data)
     encoder = build_encoder(
