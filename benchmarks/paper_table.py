@@ -66,6 +66,7 @@ def main() -> None:
     """Run all jobs, print the table, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datasets", default="mnist,fashion-mnist,cifar10")
+    parser.add_argument("--variants", default=",".join(VARIANTS))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--set", action="append", default=[], help="[DATASET:]NAME=VALUE, other than the preset's")
     parser.add_argument("--data-dir", type=Path)
@@ -85,12 +86,14 @@ def main() -> None:
         )
         for dataset in datasets
         for variant, settings in VARIANTS.items()
+        if variant in args.variants.split(",")
         for seed in args.seeds.split(",")
     ]
-    outcomes = list(run_jobs(jobs, args.data_dir, workers=args.workers))
-    rows = table(outcomes, datasets)
-    print("\n".join("| " + " | ".join(row) + " |" for row in rows))
-    write_result(args.out, machine() | {"table": rows, "jobs": outcomes})
+    outcomes: list[dict[str, Any]] = []
+    for outcome in run_jobs(jobs, args.data_dir, workers=args.workers):
+        outcomes.append(outcome)
+        write_result(args.out, machine() | {"table": table(outcomes, datasets), "jobs": outcomes})
+    print("\n".join("| " + " | ".join(row) + " |" for row in table(outcomes, datasets)))
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ class Prepared:
 
 
 def prepare(experiment: Experiment, dataset: Dataset, device: torch.device | str = "cpu") -> Prepared:
-    """Split, fit the scaling on the training examples that are not withheld, and scale everything once, on ``device``."""
+    """Split, fit the scaling on the training examples that are not withheld, and scale all inputs on ``device``."""
     protocol = experiment.protocol
     split = split_examples(dataset.train.labels, protocol.labels_per_class, protocol.validation_share, experiment.seed)
     rows = torch.cat([split.labelled, split.unlabelled])

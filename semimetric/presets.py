@@ -24,6 +24,8 @@ _PAPER_MNIST: Values = {
     "k": 10,
     "gamma": 0.99,
     "alpha": 40.0,
+    "metric_every": "epoch",
+    "lr": 1e-9,
 }
 
 _PAPER_CIFAR10: Values = _PAPER_MNIST | {
@@ -34,7 +36,10 @@ _PAPER_CIFAR10: Values = _PAPER_MNIST | {
     "pretrain_epochs": 30,
     "pretrain_lr": 0.003,
     "pretrain_flip": True,
+    "lr": 1e-7,
 }
+
+_PAPER_FASHION: Values = _PAPER_MNIST | {"lr": 1e-8}
 
 _UNLABELLED_VALIDATION: Values = {"validation_share": 0.0, "selection": "labels"}
 
@@ -50,10 +55,10 @@ PRESETS: dict[str, dict[str, Values]] = {
             "epochs": 10,
         },
         "mnist": _PAPER_MNIST | _UNLABELLED_VALIDATION,
-        "fashion-mnist": _PAPER_MNIST | _UNLABELLED_VALIDATION,
+        "fashion-mnist": _PAPER_FASHION | _UNLABELLED_VALIDATION,
         "cifar10": _PAPER_CIFAR10 | _UNLABELLED_VALIDATION,
     },
-    "paper": {"mnist": _PAPER_MNIST, "fashion-mnist": _PAPER_MNIST, "cifar10": _PAPER_CIFAR10},
+    "paper": {"mnist": _PAPER_MNIST, "fashion-mnist": _PAPER_FASHION, "cifar10": _PAPER_CIFAR10},
 }
 
 
