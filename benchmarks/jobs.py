@@ -83,7 +83,7 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "processor": platform.machine(),
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python", *(Path(word).name if word.startswith("/") else word for word in sys.argv)]),
     }
 
 
@@ -91,4 +91,13 @@ def write_result(path: Path | None, value: dict[str, Any]) -> None:
     """Write the result where asked."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(value, indent=1) + "\n")
+        path.write_text(json.dumps(rounded(value), indent=1) + "\n")
+
+
+def rounded(value: Any) -> Any:
+    """The same value with five significant digits, which is more than any of these measurements has."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {name: rounded(entry) for name, entry in value.items()}
+    return [rounded(entry) for entry in value] if isinstance(value, list) else value

@@ -36,7 +36,6 @@ _PAPER_CIFAR10: Values = _PAPER_MNIST | {
     "pretrain_epochs": 30,
     "pretrain_lr": 0.003,
     "pretrain_flip": True,
-    "lr": 1e-7,
 }
 
 _PAPER_FASHION: Values = _PAPER_MNIST | {"lr": 1e-8}
