@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 
 demo: $(INSTALLED)
 	rm -rf runs/demo
-	$(BIN)/semimetric fit --dataset digits --labels-per-class 5 --seed 0 --out runs/demo
+	$(BIN)/semimetric fit --dataset digits --labels-per-class 5 --seed 0 --threads 1 --out runs/demo
 
 test: lint types
 	$(BIN)/pytest

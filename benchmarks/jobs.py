@@ -46,7 +46,8 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
         outcome = run_experiment(experiment, out, data_dir, device, progress=Quiet())
         history = Run.open(out).history()
     wall = time.perf_counter() - began
-    return outcome | {"label": job.label, "settings": job.settings, "history": history, "run": None, "wall": wall}
+    facts = {"label": job.label, "settings": job.settings, "config": experiment.config(), "history": history}
+    return outcome | facts | {"run": None, "wall": wall}
 
 
 def run_jobs(

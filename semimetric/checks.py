@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import torch
 from torch import Tensor
 
 from semimetric.errors import InputError
+
+DENSE_ROWS = 20_000
+"""Above this many examples no array with a row and a column for each of them is ever allocated."""
 
 
 def _listed(indices: Tensor, most: int = 5) -> str:
@@ -108,8 +112,23 @@ def check_fraction(value: float, name: str) -> float:
 
 def check_positive(value: float, name: str) -> None:
     """A number above zero."""
-    if not value > 0:
-        raise InputError(f"{name} must be above 0, got {value}.")
+    if not (value > 0 and math.isfinite(value)):
+        raise InputError(f"{name} must be a finite number above 0, got {value}.")
+
+
+def check_not_negative(value: float, name: str) -> None:
+    """A number from zero up."""
+    if not (value >= 0 and math.isfinite(value)):
+        raise InputError(f"{name} must be a finite number of at least 0, got {value}.")
+
+
+def check_dense(rows: int, columns: int, instead: str) -> None:
+    """Refuse an array of more entries than 20,000 x 20,000, saying what to do instead."""
+    if rows * columns > DENSE_ROWS**2:
+        raise InputError(
+            f"an array of {rows} x {columns} numbers would take {8 * rows * columns / 2**30:.0f} GiB; the limit is "
+            f"{DENSE_ROWS} x {DENSE_ROWS}. {instead}"
+        )
 
 
 def check_choice(value: str, choices: tuple[str, ...], name: str) -> None:

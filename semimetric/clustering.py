@@ -11,7 +11,7 @@ from torch import Tensor
 from semimetric.errors import InputError
 
 BLOCK_ENTRIES = 1 << 25
-"""Distances held at once; restarts run side by side as far as this allows."""
+"""Distances held at once, over restarts, points and clusters."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,8 @@ def kmeans(
     limit = tolerance * float(centred.var(0, correction=0).mean())
     candidates = 2 + int(math.log(n_clusters))
     draws = torch.rand(restarts, n_clusters, candidates, generator=torch.Generator().manual_seed(seed)).to(points)
-    at_once = max(1, BLOCK_ENTRIES // (count * max(n_clusters, candidates)))
-    found = [
-        _lloyd(centred, _plus_plus(centred, chunk), iterations, limit) for chunk in draws.split(min(restarts, at_once))
-    ]
+    at_once = max(1, BLOCK_ENTRIES // (count * candidates))
+    found = [_lloyd(centred, _plus_plus(centred, chunk), iterations, limit) for chunk in draws.split(at_once)]
     best = min(found, key=lambda clustering: clustering.inertia)
     return Clustering(best.assignment, best.centres + mean, best.inertia)
 
@@ -79,26 +77,41 @@ def _plus_plus(points: Tensor, draws: Tensor) -> Tensor:
 def _lloyd(points: Tensor, centres: Tensor, iterations: int, limit: float) -> Clustering:
     """Iterate all restarts side by side; the best of them comes back."""
     for _ in range(iterations):
-        distance, assignment = _squared_distances(points, centres).min(2)
-        moved = _means(points, assignment, distance, centres.shape[1])
+        distance, assignment = _assign(points, centres)
+        moved = _means(points, assignment, distance, centres)
         shift = (moved - centres).square().sum((1, 2)).max()
         centres = moved
         if float(shift) <= limit:
             break
-    distance, assignment = _squared_distances(points, centres).min(2)
+    distance, assignment = _assign(points, centres)
     inertia, best = distance.double().sum(1).min(0)
     return Clustering(assignment[best], centres[best], float(inertia))
 
 
-def _means(points: Tensor, assignment: Tensor, distance: Tensor, n_clusters: int) -> Tensor:
+def _assign(points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
+    """(R, N) squared distance to the nearest of (R, K, d) centres, and which it is."""
+    nearest = [_squared_distances(block, centres).min(2) for block in points.split(_rows_at_once(centres))]
+    return torch.cat([found.values for found in nearest], 1), torch.cat([found.indices for found in nearest], 1)
+
+
+def _means(points: Tensor, assignment: Tensor, distance: Tensor, centres: Tensor) -> Tensor:
     """(R, K, d) mean of each cluster; an empty one takes one of the points farthest from their own centre.
 
-    The sums are a product with the one-hot assignment, which adds in a fixed order on every device.
+    The sums are products with the one-hot assignment, which add in a fixed order on every device.
     """
-    member = torch.nn.functional.one_hot(assignment, n_clusters).to(points.dtype)
-    sizes = member.sum(1)
-    means = torch.matmul(member.mT, points) / sizes.clamp_min(1.0)[:, :, None]
-    for restart in (sizes == 0).any(1).nonzero().flatten().tolist():
-        empty = (sizes[restart] == 0).nonzero().flatten()
+    clusters = torch.arange(centres.shape[1], device=points.device)
+    rows = _rows_at_once(centres)
+    sums, sizes = torch.zeros_like(centres), torch.zeros_like(centres[:, :, :1])
+    for block, chosen in zip(points.split(rows), assignment.split(rows, dim=1), strict=True):
+        member = (chosen[:, None, :] == clusters[:, None]).to(points.dtype)
+        sums += torch.matmul(member, block)
+        sizes += member.sum(2, keepdim=True)
+    means = sums / sizes.clamp_min(1.0)
+    for restart in (sizes == 0).any(1).flatten().nonzero().flatten().tolist():
+        empty = (sizes[restart, :, 0] == 0).nonzero().flatten()
         means[restart, empty] = points[distance[restart].topk(len(empty)).indices]
     return means
+
+
+def _rows_at_once(centres: Tensor) -> int:
+    return max(1, BLOCK_ENTRIES // (centres.shape[0] * centres.shape[1]))

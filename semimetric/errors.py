@@ -19,7 +19,3 @@ class RunError(SemimetricError):
 
 class DivergedError(SemimetricError):
     """Training produced values that are not finite."""
-
-
-class MissingExtraError(SemimetricError, ImportError):
-    """A feature needs an optional dependency that is not installed."""

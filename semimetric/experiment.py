@@ -17,6 +17,7 @@ from semimetric.data import (
     Preprocess,
     apply_in_chunks,
     build_preprocess,
+    check_dataset,
     load_dataset,
     restore_preprocess,
     split_examples,
@@ -35,7 +36,6 @@ from semimetric.training import (
     Trainer,
     TrainingData,
     TrainingSettings,
-    check_needs,
     choose_device,
     load_model,
     model_tensors,
@@ -48,7 +48,9 @@ class ProtocolSettings:
     """Which labels are known, and what the network sees."""
 
     labels_per_class: int = setting(10, "Labelled examples of each class; all other training examples are unlabelled.")
-    validation_share: float = setting(0.0, "Share of each training class that is withheld for validation.")
+    validation_share: float = setting(
+        0.0, "Share of each training class that is withheld; the best model is then chosen on it."
+    )
     encoder: str = setting("small-cnn", f"Network: {', '.join(encoder_names())}.")
     init: Literal["gaussian", "he"] = setting("gaussian", "Start weights of the paper's networks.")
     preprocess: Literal["mean-image", "standardize", "whiten", "none"] = setting(
@@ -96,8 +98,10 @@ class Experiment:
 def plan(dataset: str, method: str, seed: int = 0, preset: str = "default", **values: Any) -> Experiment:
     """Settings from a preset, overridden by ``values``; a setting that nothing has is refused by name.
 
-    A preset may speak of settings that another method has and this one has not; those are left out.
+    A preset may speak of settings that another method has and this one has not; those are left out. Data that is
+    withheld by ``validation_share`` chooses the best model, unless ``selection`` says otherwise.
     """
+    check_dataset(dataset)
     check_choice(method, method_names(), "method")
     groups: dict[str, type[Any]] = {
         "protocol": ProtocolSettings,
@@ -110,6 +114,8 @@ def plan(dataset: str, method: str, seed: int = 0, preset: str = "default", **va
         if name not in known:
             raise InputError(f"method {method!r} has no setting {name!r}; it has: {', '.join(sorted(known))}.")
     chosen = {name: value for name, value in preset_values(preset, dataset).items() if name in known} | values
+    if values.get("validation_share") and "selection" not in values:
+        chosen["selection"] = "validation"
     built = {
         group: build_settings(kind, {n: v for n, v in chosen.items() if known[n] == group}, group)
         for group, kind in groups.items()
@@ -165,7 +171,6 @@ def run_experiment(
     where = choose_device(device)
     prepared = prepare(experiment, dataset or load_dataset(experiment.dataset, data_dir), where)
     method = build_method(experiment.method, **dataclasses.asdict(experiment.method_settings))
-    check_needs(method, prepared.data)
     encoder = build_encoder(
         experiment.protocol.encoder, tuple(prepared.data.inputs.shape[1:]), experiment.seed, experiment.protocol.init
     )
@@ -207,7 +212,7 @@ def _start(experiment: Experiment, prepared: Prepared, trainer: Trainer) -> dict
     if experiment.pretraining.pretrain_epochs:
         rows = trainer.data.labelled
         inputs, labels = trainer.data.inputs[rows], trainer.data.labels[rows]
-        pretrain(trainer.encoder, inputs, labels, experiment.pretraining, experiment.seed)
+        pretrain(trainer.encoder, inputs, labels, experiment.pretraining, experiment.seed, trainer.progress)
     initial = score(trainer.encoder, trainer.metric, prepared.test_inputs, prepared.test_labels)
     if run is not None:
         run.write("initial.json", initial)

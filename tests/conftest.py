@@ -5,8 +5,9 @@ import os
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # many times faster than two for small matrices on a busy machine
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,3 +34,21 @@ def clustered(seed: int, count: int, width: int, classes: int, spread: float = 0
 @pytest.fixture
 def make_clusters():
     return clustered
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the largest tensor that any operation returns."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(value, Tensor):
+                self.entries = max(self.entries, value.numel())
+        return result
+
+
+@pytest.fixture
+def largest_tensor():
+    return LargestTensor

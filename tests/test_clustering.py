@@ -4,6 +4,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
+from semimetric import clustering
 from semimetric.clustering import kmeans
 from semimetric.errors import InputError
 
@@ -34,6 +35,18 @@ def test_more_clusters_than_distinct_points_still_ends() -> None:
     found = kmeans(points, 6)
     assert found.inertia == 0.0
     assert torch.isfinite(found.centres).all()
+
+
+def test_blocks_bound_memory_and_do_not_change_the_clusters(
+    make_clusters, largest_tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points, _ = make_clusters(3, 400, 6, 5)
+    whole = kmeans(points.double(), 100)
+    monkeypatch.setattr(clustering, "BLOCK_ENTRIES", 5000)
+    with largest_tensor() as largest:
+        blocks = kmeans(points.double(), 100)
+    assert largest.entries <= 10 * 100 * 6 * 2  # the centres of all restarts, not a distance for every point
+    assert blocks.inertia == pytest.approx(whole.inertia, rel=0.05)
 
 
 @pytest.mark.parametrize("count", [0, 11])

@@ -13,7 +13,7 @@ from semimetric.data.preprocess import (
     build_preprocess,
     restore_preprocess,
 )
-from semimetric.data.registry import DatasetListing, dataset_names, describe_datasets, load_dataset
+from semimetric.data.registry import DatasetListing, check_dataset, dataset_names, describe_datasets, load_dataset
 from semimetric.data.splits import Split, partitions, split_examples
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Whiten",
     "apply_in_chunks",
     "build_preprocess",
+    "check_dataset",
     "dataset_names",
     "describe_datasets",
     "fetch_dataset",

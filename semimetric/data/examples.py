@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from semimetric.checks import check_finite, check_labels
 from semimetric.errors import InputError
-
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 @dataclass(frozen=True)
@@ -30,13 +29,7 @@ class Examples:
 
     def __post_init__(self) -> None:
         _check_inputs(self.inputs)
-        _check_labels(self.labels)
-        if len(self.inputs) != len(self.labels):
-            raise InputError(
-                f"inputs and labels must have the same length, but there are {len(self.inputs)} inputs "
-                f"and {len(self.labels)} labels; give each input one label, -1 where it has none."
-            )
-        object.__setattr__(self, "labels", self.labels.to(torch.int64))
+        object.__setattr__(self, "labels", check_labels(self.labels, len(self.inputs)))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -53,21 +46,8 @@ def _check_inputs(inputs: Tensor) -> None:
             f"inputs must be vectors (N, d) or images (N, C, H, W), but have shape {tuple(inputs.shape)}; "
             "add the missing dimensions."
         )
-    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
-        raise InputError("inputs must be finite, but contain NaN or infinity; remove or fill those examples.")
-
-
-def _check_labels(labels: Tensor) -> None:
-    if labels.ndim != 1 or labels.dtype not in _INTEGERS:
-        raise InputError(
-            f"labels must be a vector of integers, but have shape {tuple(labels.shape)} and type "
-            f"{labels.dtype}; give one class number per example, -1 where there is none."
-        )
-    if len(labels) and int(labels.min()) < -1:
-        raise InputError(
-            f"labels must be -1 (unlabelled) or a class number from 0 on, but the smallest is "
-            f"{int(labels.min())}; renumber the classes."
-        )
+    if inputs.is_floating_point():
+        check_finite(inputs, "inputs")
 
 
 @dataclass(frozen=True)

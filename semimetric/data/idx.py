@@ -61,11 +61,6 @@ def parse_idx(content: bytes, path: Path, dimensions: int) -> NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
 
 
-def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Read an idx file, plain or gzip, without a look at its checksum."""
-    return parse_idx(read_content(path), path, dimensions)
-
-
 def load_idx(folder: Path, checksums: Mapping[str, str]) -> tuple[Examples, Examples]:
     """Load training and test examples from the four files in ``checksums``, as images (N, 1, H, W)."""
     arrays = {}

@@ -185,6 +185,11 @@ def find_benchmark(name: str) -> Benchmark:
     raise InputError(f"There is no dataset {name!r}; the known ones are {', '.join(dataset_names())}{hint}")
 
 
+def check_dataset(name: str) -> None:
+    """Refuse a name that ``load_dataset`` does not know, suggesting the nearest."""
+    find_benchmark(name)
+
+
 def base_folders(data_dir: Path | str | None) -> list[Path]:
     """Return the folders that hold datasets, in the order of lookup: given, environment, user cache."""
     named = [data_dir, os.environ.get(DATA_VARIABLE)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from semimetric.checks import check_labels
 from semimetric.errors import InputError
 
 
@@ -52,10 +53,7 @@ def split_examples(labels: Tensor, labels_per_class: int, validation_share: floa
 
 
 def _check_settings(labels: Tensor, labels_per_class: int, validation_share: float) -> None:
-    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex():
-        raise InputError(
-            f"labels must be a vector of integers, but have shape {tuple(labels.shape)} and type {labels.dtype}."
-        )
+    check_labels(labels, len(labels))
     if labels_per_class < 1:
         raise InputError(
             f"labels_per_class must be at least 1, but is {labels_per_class}; a class is known by its labels."

@@ -10,6 +10,12 @@ from torch import Tensor
 SHRUNK = 0.1
 """An embedding whose mean distance, or effective rank, falls below this share of its start has collapsed."""
 
+DECLINED = 0.9
+"""A selection score below this share of its best says that training undoes what it had."""
+
+VIOLATED = 0.1
+"""A share of violated constraints above this, and above five times its start, is worth a word."""
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -42,11 +48,29 @@ def collapse_warning(start: Spread, now: Spread) -> str | None:
     if now.mean_distance < SHRUNK * start.mean_distance:
         return (
             f"the embedding is collapsing: the mean squared distance fell from {start.mean_distance:.3g} to "
-            f"{now.mean_distance:.3g}. The best model so far is kept; a smaller --lr helps."
+            f"{now.mean_distance:.3g}."
         )
     if now.effective_rank < max(1.5, SHRUNK * start.effective_rank):
         return (
             f"the embedding is collapsing: its effective rank fell from {start.effective_rank:.1f} to "
-            f"{now.effective_rank:.1f} dimensions. The best model so far is kept; a smaller --lr helps."
+            f"{now.effective_rank:.1f} dimensions."
         )
+    return None
+
+
+def decline_warning(best: float, now: float) -> str | None:
+    """A sentence when the score that chooses models has fallen well below its best, else None.
+
+    Triplets with wrong negatives pull classes apart from inside: distances and rank grow while the embedding
+    is undone, so that its spread alone does not show it.
+    """
+    if now < DECLINED * best:
+        return f"the embedding is coming undone: its selection score fell from {best:.3f} to {now:.3f}."
+    return None
+
+
+def activity_warning(start: float, now: float) -> str | None:
+    """A sentence when many more constraints are violated than at the start, else None."""
+    if now > max(VIOLATED, 5.0 * start):
+        return f"{100 * now:.0f} % of the constraints are violated, {100 * start:.1f} % were at the start."
     return None

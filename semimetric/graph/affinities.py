@@ -23,11 +23,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_choice, check_fraction, check_labels, check_neighbors
-from semimetric.errors import InputError
-
-DENSE_NODES = 20_000
-"""Above this many nodes no N x N array is ever allocated."""
+from semimetric.checks import DENSE_ROWS, check_choice, check_dense, check_fraction, check_labels, check_neighbors
 
 SERIES_TOLERANCE = 1e-6
 """Bound on the entrywise error of a truncated series: gamma^T is at most this after T sweeps."""
@@ -57,9 +53,9 @@ def propagate_affinities(neighbors: Any, labels: Any, gamma: float = 0.99, solve
     neighbors, labels = _check_graph(neighbors, labels, gamma)
     check_choice(solver, ("auto", "dense", "series"), "solver")
     if solver == "auto":
-        solver = "dense" if len(neighbors) <= DENSE_NODES else "series"
+        solver = "dense" if len(neighbors) <= DENSE_ROWS else "series"
     if solver == "dense":
-        _check_dense(len(neighbors))
+        check_dense(len(neighbors), len(neighbors), "Use solver='series', or train over partitions.")
         walk = walk_matrix(neighbors, gamma)
         source = torch.arange(len(neighbors), device=neighbors.device)[:, None]
         return _edge_affinities(
@@ -76,7 +72,7 @@ def propagate_affinities(neighbors: Any, labels: Any, gamma: float = 0.99, solve
 def propagated_affinity_matrix(neighbors: Any, labels: Any, gamma: float = 0.99) -> Tensor:
     """The whole symmetric W as a dense (N, N) float64 tensor; refused above 20,000 nodes."""
     neighbors, labels = _check_graph(neighbors, labels, gamma)
-    _check_dense(len(neighbors))
+    check_dense(len(neighbors), len(neighbors), "Ask for the edges only, with propagate_affinities.")
     walk = walk_matrix(neighbors, gamma)
     shares = walk @ _class_indicators(labels)
     known = (labels >= 0).nonzero().flatten()
@@ -84,13 +80,13 @@ def propagated_affinity_matrix(neighbors: Any, labels: Any, gamma: float = 0.99)
     return (walk + walk.T) / 2
 
 
-def propagate_labels(
-    neighbors: Tensor, labels: Tensor, gamma: float = 0.99, tolerance: float = SERIES_TOLERANCE
-) -> Tensor:
+def propagate_labels(neighbors: Any, labels: Any, gamma: float = 0.99, tolerance: float = SERIES_TOLERANCE) -> Tensor:
     """F = P E Y (N, C): how much of the walk from each node ends on labelled nodes of each class.
 
-    One right-hand side per class, summed as a power series whose entrywise error is at most ``tolerance``.
+    A column for each class that has a label, in ascending order. One right-hand side per class, summed as a power
+    series whose entrywise error is at most ``tolerance``.
     """
+    neighbors, labels = _check_graph(neighbors, labels, gamma)
     indicators = _class_indicators(labels)
     return _power_series(neighbors, indicators, gamma, tolerance)
 
@@ -169,14 +165,11 @@ def _class_indicators(labels: Tensor) -> Tensor:
 
 
 def _check_graph(neighbors: Any, labels: Any, gamma: float) -> tuple[Tensor, Tensor]:
+    """Neighbour lists and labels; classes renumbered 0, 1, ... so that a column for each is few columns."""
     neighbors = check_neighbors(neighbors)
     check_fraction(gamma, "gamma")
-    return neighbors, check_labels(labels, len(neighbors)).to(neighbors.device)
-
-
-def _check_dense(count: int) -> None:
-    if count > DENSE_NODES:
-        raise InputError(
-            f"a dense affinity matrix of {count} nodes would take {8 * count * count / 2**30:.0f} GiB; the limit "
-            f"is {DENSE_NODES} nodes. Ask for the edges only (propagate_affinities), or train over partitions."
-        )
+    labels = check_labels(labels, len(neighbors)).to(neighbors.device)
+    known = labels >= 0
+    renumbered = labels.clone()
+    renumbered[known] = torch.unique(labels[known], return_inverse=True)[1]
+    return neighbors, renumbered

@@ -17,9 +17,9 @@ BLOCK_ENTRIES = 1 << 25
 def nearest_neighbors(features: Any, k: int) -> Tensor:
     """The ``k`` nearest rows of every row by Euclidean distance, nearest first, the row itself left out.
 
-    Rows at the same distance are listed by their number, so the answer does not depend on the order of
-    summation in a top-k routine. Distances are taken after removing the mean row, which changes none of them
-    and keeps the expanded square accurate for features far from the origin.
+    Rows at the same distance are listed by their number, so the answer does not depend on the order of summation in
+    a top-k routine. Distances are computed in float64 whatever the type of the features, and after removing the mean
+    row: the expanded square |x|^2 - 2 xy + |y|^2 would lose close neighbours in float32.
 
     Parameters
     ----------
@@ -37,27 +37,20 @@ def nearest_neighbors(features: Any, k: int) -> Tensor:
             f"k must be at least 1 and below the number of examples ({count}), got {k}. "
             "Ask for fewer neighbours or pass more examples."
         )
-    return neighbors_between(points, points, k, exclude_self=True)
-
-
-def neighbors_between(queries: Tensor, points: Tensor, k: int, exclude_self: bool = False) -> Tensor:
-    """The ``k`` rows of ``points`` nearest to each row of ``queries``, nearest first, ties by row number.
-
-    With ``exclude_self`` the two are the same set and row i is never its own neighbour.
-    """
-    centre = points.mean(0)
-    queries, points = queries - centre, points - centre
+    points = points.double()
+    points = points - points.mean(0)
     norms = points.square().sum(1)
-    rows = max(1, BLOCK_ENTRIES // len(points))
-    found = []
-    for start in range(0, len(queries), rows):
-        block = queries[start : start + rows]
-        distances = torch.addmm(norms[None, :], block, points.T, alpha=-2.0)
-        if exclude_self:
-            own = torch.arange(len(block), device=block.device)
-            distances[own, own + start] = torch.inf
-        found.append(_smallest(distances, k))
-    return torch.cat(found)
+    rows = max(1, BLOCK_ENTRIES // count)
+    return torch.cat([_of_block(points, norms, start, rows, k) for start in range(0, count, rows)])
+
+
+def _of_block(points: Tensor, norms: Tensor, start: int, rows: int, k: int) -> Tensor:
+    """Neighbours of the rows from ``start`` on."""
+    block = points[start : start + rows]
+    distances = torch.addmm(norms[None, :], block, points.T, alpha=-2.0)
+    own = torch.arange(len(block), device=block.device)
+    distances[own, own + start] = torch.inf
+    return _smallest(distances, k)
 
 
 def _smallest(distances: Tensor, k: int) -> Tensor:

@@ -144,5 +144,5 @@ class AffinityTriplets(Method[Triplets]):
         return {
             "triplets": float(len(constraints)),
             "triplet_loss": float(torch.nn.functional.softplus(margins).mean()),
-            "active_triplets": float((margins > 0).double().mean()),
+            "active_share": float((margins > 0).double().mean()),
         }

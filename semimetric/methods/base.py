@@ -94,4 +94,7 @@ class Method(nn.Module, ABC, Generic[C]):
 
     @abstractmethod
     def statistics(self, metric: Metric, features: Tensor, constraints: C) -> dict[str, float]:
-        """Numbers worth a line in the log of an epoch."""
+        """Numbers worth a line in the log of an epoch.
+
+        ``active_share``, where a method has it, is the share of violated constraints; training watches it.
+        """

@@ -49,18 +49,22 @@ class GraphedFunction:
             recording.graph.replay()
             return tuple(output.clone() for output in recording.outputs)
 
+    def rehearse(self, *inputs: Tensor) -> None:
+        """Run the function a few times and put back what it changed."""
+        before = [(tensor, tensor.detach().clone()) for tensor in self._changed()]
+        for _ in range(WARM_UPS):
+            self._function(*inputs)
+        for tensor, value in before:
+            tensor.detach().copy_(value)
+
     def _record(self, tensors: tuple[Tensor, ...]) -> _Recording:
         """Run on a side stream first, so that libraries allocate their handles and workspaces before capture."""
         inputs = tuple(tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors)
-        changed = [(tensor, tensor.detach().clone()) for tensor in self._changed()]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
-                self._function(*inputs)
+            self.rehearse(*inputs)
         torch.cuda.current_stream().wait_stream(side)
-        for tensor, before in changed:
-            tensor.detach().copy_(before)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             outputs = self._function(*inputs)

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from semimetric.checks import check_dense
 from semimetric.errors import InputError, RunError
 from semimetric.files import read_tensors, write_tensors
 from semimetric.metric.geometry import check_factor, random_orthonormal
@@ -80,6 +81,7 @@ class Metric:
 
     def squared_distances(self, a: Tensor, b: Tensor | None = None) -> Tensor:
         """All squared distances between the rows of a (N, d) and of b (K, d), or of a itself: (N, K)."""
+        check_dense(len(a), len(a if b is None else b), "Measure in blocks of rows.")
         left = self.transform(a)
         right = left if b is None else self.transform(b)
         squares = left.square().sum(1)[:, None] + right.square().sum(1)[None, :]

@@ -10,6 +10,9 @@ from torch import Tensor
 from semimetric.checks import as_tensor, check_neighbors
 from semimetric.errors import InputError
 
+AFFINITY_GRAIN = 1e-12
+"""Affinities closer than this are the same: they differ by the rounding of a linear solve, not by meaning."""
+
 
 def mine_triplets(neighbors: Any, affinities: Any, anchors: Any = None) -> Tensor:
     """Pair the upper half of each anchor's neighbours, sorted by affinity, with the lower half.
@@ -40,7 +43,7 @@ def mine_triplets(neighbors: Any, affinities: Any, anchors: Any = None) -> Tenso
     if half == 0:
         raise InputError("mining needs at least 2 neighbours per node, got k = 1. Build the graph with k >= 2.")
     chosen = _check_anchors(anchors, neighbors)
-    order = weights[chosen].sort(dim=1, descending=True, stable=True).indices
+    order = (weights[chosen] / AFFINITY_GRAIN).round().sort(dim=1, descending=True, stable=True).indices
     ranked = neighbors[chosen].gather(1, order)
     positives, negatives = ranked[:, :half], ranked[:, -half:]
     return torch.stack([chosen[:, None].expand_as(positives), positives, negatives], dim=2).reshape(-1, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
@@ -28,9 +29,14 @@ class RichProgress:
         )
         self._task = self._bar.add_task("training", total=None, rate="", note="")
 
+    def pretraining(self, done: int, total: int) -> None:
+        """Show the softmax training on the same bar."""
+        self._bar.update(self._task, description="softmax training", total=total, completed=done)
+        self._bar.start()
+
     def begin(self, epochs: int, done: int) -> None:
         """Show the bar."""
-        self._bar.update(self._task, total=epochs, completed=done)
+        self._bar.reset(self._task, description="training", total=epochs, completed=done)
         self._bar.start()
 
     def batch(self, epoch: int, done: int, total: int) -> None:
@@ -48,7 +54,7 @@ class RichProgress:
 
     def warn(self, message: str) -> None:
         """Print a warning above the bar."""
-        self._bar.console.print(f"[yellow]warning:[/yellow] {message}", highlight=False)
+        self._bar.console.print(f"[yellow]warning:[/yellow] {escape(message)}", highlight=False)
 
     def end(self) -> None:
         """Take the bar away."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_finite, check_labels
+from semimetric.checks import as_tensor, check_finite, check_labels
 from semimetric.errors import InputError
 from semimetric.methods import Method
 
@@ -30,10 +30,23 @@ class TrainingData:
     classes: Tensor | None = None
 
     def __post_init__(self) -> None:
-        check_labels(self.labels, len(self.inputs))
-        if not self.inputs.is_floating_point():
-            raise InputError(f"inputs must be floating-point, got {self.inputs.dtype}. Preprocess them first.")
-        check_finite(self.inputs, "inputs")
+        self._keep("inputs", _check_inputs(self.inputs, "inputs"))
+        self._keep("labels", check_labels(self.labels, len(self.inputs)))
+        if bool((self.inputs == self.inputs[0]).all()):
+            raise InputError(f"inputs are constant: all {len(self.inputs)} examples are the same. Check the data.")
+        if self.classes is not None:
+            self._keep("classes", check_labels(self.classes, len(self.inputs), "classes"))
+        if (self.validation_inputs is None) != (self.validation_labels is None):
+            raise InputError("validation_inputs and validation_labels go together; give both or neither.")
+        if self.validation_inputs is not None:
+            self._keep("validation_inputs", _check_inputs(self.validation_inputs, "validation_inputs"))
+            labels = check_labels(self.validation_labels, len(self.validation_inputs), "validation_labels")
+            self._keep("validation_labels", labels)
+            if len(torch.unique(labels[labels >= 0])) < 2:
+                raise InputError("validation_labels must hold at least 2 classes. Withhold more examples.")
+
+    def _keep(self, name: str, value: Tensor) -> None:
+        object.__setattr__(self, name, value)
 
     @property
     def labelled(self) -> Tensor:
@@ -49,6 +62,16 @@ class TrainingData:
         """The same data on ``device``."""
         held = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return dataclasses.replace(self, **{name: t.to(device) for name, t in held.items() if t is not None})
+
+
+def _check_inputs(inputs: Any, name: str) -> Tensor:
+    tensor = as_tensor(inputs, name)
+    if tensor.ndim < 2 or len(tensor) < 2:
+        raise InputError(f"{name} must be at least 2 examples (N, ...), got shape {tuple(tensor.shape)}.")
+    if not tensor.is_floating_point():
+        raise InputError(f"{name} must be floating-point, got {tensor.dtype}. Scale or convert them first.")
+    check_finite(tensor, name)
+    return tensor.float()
 
 
 def check_needs(method: Method[Any], data: TrainingData) -> None:

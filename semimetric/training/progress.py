@@ -13,6 +13,9 @@ class CollapseWarning(UserWarning):
 class Progress(Protocol):
     """Listens to a training run."""
 
+    def pretraining(self, done: int, total: int) -> None:
+        """``done`` of ``total`` epochs of the softmax training are through."""
+
     def begin(self, epochs: int, done: int) -> None:
         """Training starts; ``done`` epochs were already behind it."""
 
@@ -31,6 +34,9 @@ class Progress(Protocol):
 
 class Silent:
     """No progress; warnings go through Python's ``warnings``."""
+
+    def pretraining(self, done: int, total: int) -> None:
+        """Say nothing."""
 
     def begin(self, epochs: int, done: int) -> None:
         """Say nothing."""

@@ -113,7 +113,7 @@ class Run:
     def forget_after(self, epoch: int) -> None:
         """Drop log lines later than ``epoch``: they will be written again."""
         kept = [json.dumps(record) + "\n" for record in self.history() if record["epoch"] <= epoch]
-        write_text(self.path / "metrics.jsonl", "".join(kept))
+        self._guard("metrics.jsonl", lambda: write_text(self.path / "metrics.jsonl", "".join(kept)))
 
     def _guard(self, name: str, action: Any) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from semimetric.errors import InputError
 from semimetric.evaluation import evaluate
 from semimetric.graph import nearest_neighbors
 
@@ -12,9 +13,13 @@ Score = tuple[float, ...]
 """Compared lexicographically, higher is better."""
 
 
+MOST_RANKS = 100
+"""R-precision looks no farther than this many neighbours, so that its memory grows with the labels alone."""
+
+
 def validation_score(embeddings: Tensor, labels: Tensor) -> tuple[Score, dict[str, float]]:
     """The mean of NMI and Recall@1 on withheld examples, the two figures the paper compares by."""
-    scores = evaluate(embeddings, labels)
+    scores = evaluate(embeddings, labels, ks=(1,))
     return ((scores["nmi"] + scores["recall@1"]) / 2,), scores
 
 
@@ -22,13 +27,30 @@ def labels_score(embeddings: Tensor, labels: Tensor) -> tuple[Score, dict[str, f
     """Leave-one-out Recall@1 of the labelled examples; of equal ones the better R-precision wins.
 
     R-precision is the share of an example's own class among its R nearest labelled others, R being the number of
-    others in its class. With a few labels Recall@1 takes few values, R-precision takes many more.
+    others in its class (100 at most). With a few labels Recall@1 takes few values, R-precision takes many more.
+    An example that is alone in its class asks nothing.
     """
-    neighbors = nearest_neighbors(embeddings, len(embeddings) - 1)
+    _, own, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
+    ranks = (sizes[own] - 1).clamp_max(MOST_RANKS)
+    neighbors = nearest_neighbors(embeddings, int(ranks.max()))
     hits = (labels[neighbors] == labels[:, None]).double()
-    others = hits.sum(1)
-    within = torch.arange(hits.shape[1], device=hits.device)[None, :] < others[:, None]
-    answered = others > 0
-    recall = float(hits[answered, 0].mean()) if bool(answered.any()) else 0.0
-    precision = float(((hits * within).sum(1)[answered] / others[answered]).mean()) if bool(answered.any()) else 0.0
+    within = torch.arange(hits.shape[1], device=hits.device)[None, :] < ranks[:, None]
+    asked = ranks > 0
+    recall = float(hits[asked, 0].mean())
+    precision = float(((hits * within).sum(1)[asked] / ranks[asked]).mean())
     return (recall, precision), {"recall@1": recall, "r_precision": precision}
+
+
+def check_selectable(selection: str, labels: Tensor, has_validation: bool) -> None:
+    """Refuse a way of choosing the best model that the data does not allow."""
+    if selection == "validation" and not has_validation:
+        raise InputError(
+            "selection 'validation' needs withheld validation data and there is none. "
+            "Set a validation share, or select on the labels."
+        )
+    known = labels[labels >= 0]
+    if selection == "labels" and int(torch.unique(known, return_counts=True)[1].max()) < 2:
+        raise InputError(
+            "selection 'labels' needs a class with at least 2 labelled examples, and every class has 1. "
+            "Label more, withhold a validation share, or use selection 'last'."
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from semimetric.checks import check_choice, check_positive
+from semimetric.checks import check_choice, check_not_negative, check_positive
 from semimetric.errors import InputError
 from semimetric.settings import setting
 
@@ -16,16 +16,17 @@ class TrainingSettings:
 
     epochs: int = setting(50, "Epochs in all, an epoch being one pass over the constraints of a partition.")
     epochs_per_partition: int = setting(10, "Epochs on one random partition of the unlabelled data.")
-    partition_size: int = setting(9000, "Unlabelled examples in one partition; all labelled ones are always in.")
+    partition_size: int = setting(9000, "Most unlabelled examples in one partition; all labelled ones are always in.")
     batch_size: int = setting(100, "Constraints in one mini-batch.")
     optimizer: Literal["sgd", "adam"] = setting("sgd", "Optimiser of the encoder.")
-    lr: float = setting(1e-4, "Learning rate of the encoder.")
+    lr: float = setting(1e-7, "Learning rate of the encoder; 0 freezes it, so that only the metric is learned.")
     momentum: float = setting(0.9, "Momentum of SGD.")
     weight_decay: float = setting(5e-4, "Weight decay of the encoder.")
-    metric_every: Literal["batch", "epoch"] = setting("batch", "Update the metric before every batch or every epoch.")
-    selection: Literal["labels", "validation"] = setting(
+    metric_every: Literal["batch", "epoch"] = setting("epoch", "Update the metric before every batch or every epoch.")
+    selection: Literal["labels", "validation", "last"] = setting(
         "labels",
-        "What chooses the best model: leave-one-out recall of the labelled examples, or withheld validation data.",
+        "What chooses the best model: leave-one-out recall of the labelled examples, withheld validation data, or "
+        "nothing (the last epoch is kept).",
     )
 
     def __post_init__(self) -> None:
@@ -34,14 +35,13 @@ class TrainingSettings:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.epochs < 0:
             raise InputError(f"epochs must be at least 0, got {self.epochs}.")
-        check_positive(self.lr, "lr")
+        check_not_negative(self.lr, "lr")
+        check_not_negative(self.weight_decay, "weight_decay")
         if not 0.0 <= self.momentum < 1.0:
             raise InputError(f"momentum must be in [0, 1), got {self.momentum}.")
-        if self.weight_decay < 0.0:
-            raise InputError(f"weight_decay must be at least 0, got {self.weight_decay}.")
         check_choice(self.optimizer, ("sgd", "adam"), "optimizer")
         check_choice(self.metric_every, ("batch", "epoch"), "metric_every")
-        check_choice(self.selection, ("labels", "validation"), "selection")
+        check_choice(self.selection, ("labels", "validation", "last"), "selection")
 
 
 @dataclass(frozen=True)
@@ -61,3 +61,4 @@ class PretrainSettings:
                 f"got {self.pretrain_epochs} and {self.pretrain_batch_size}."
             )
         check_positive(self.pretrain_lr, "pretrain_lr")
+        check_not_negative(self.pretrain_weight_decay, "pretrain_weight_decay")

@@ -38,14 +38,15 @@ class TrainingStep:
         self._batch_type: type[Any] | None = None
         self._graphed: GraphedFunction | None = None
         if inputs.is_cuda and method.capturable:
-            _create_state(optimizer)
             self._graphed = GraphedFunction(self._on_tensors, self._changed_by_a_step)
 
     def __call__(self, metric: Metric, rows: Tensor, batch: Any) -> Metric:
         """Train on the examples ``rows``, the nodes of ``batch``; the updated metric comes back."""
         if self._graphed is None:
             return self._step(metric, rows, batch)
-        self._batch_type = type(batch)
+        if self._batch_type is None:
+            create_state(self.optimizer)
+            self._batch_type = type(batch)
         tensors = (getattr(batch, field.name).to(rows.device) for field in dataclasses.fields(batch))
         (factor,) = self._graphed(metric.factor, rows, *tensors)
         return Metric(factor)
@@ -83,7 +84,7 @@ def check_not_diverged(features: Tensor) -> None:
         )
 
 
-def _create_state(optimizer: torch.optim.Optimizer) -> None:
+def create_state(optimizer: torch.optim.Optimizer) -> None:
     """Let the optimiser allocate its state now, all zero, as a recorded step must find it in place."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if all(parameter in optimizer.state for parameter in parameters):

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from semimetric.encoders import encode, output_width
 from semimetric.errors import InputError
-from semimetric.evaluation import Spread, collapse_warning, measure_spread
+from semimetric.evaluation import Spread, activity_warning, collapse_warning, decline_warning, measure_spread
 from semimetric.methods import Method
 from semimetric.metric import Metric
 from semimetric.training.data import TrainingData, check_needs
 from semimetric.training.progress import Progress, Silent
 from semimetric.training.run import Run
 from semimetric.training.schedule import PartitionSchedule
-from semimetric.training.selection import Score, labels_score, validation_score
+from semimetric.training.selection import Score, check_selectable, labels_score, validation_score
 from semimetric.training.settings import TrainingSettings
 from semimetric.training.step import TrainingStep, check_not_diverged
 
@@ -73,7 +73,7 @@ class Trainer:
         progress: Progress | None = None,
     ) -> None:
         check_needs(method, data)
-        _check_selection(settings, data)
+        check_selectable(settings.selection, data.labels, data.validation_inputs is not None)
         self.device = torch.device(device)
         self.data = data.to(self.device)
         self.encoder = encoder.to(self.device)
@@ -93,10 +93,17 @@ class Trainer:
             data.unlabelled, settings.partition_size, settings.epochs_per_partition, self.generator
         )
         method.check_working_set(len(data.labelled) + self.schedule.smallest())
+        if self._spread().mean_distance < SINGLE_POINT:
+            raise InputError(
+                "the encoder gives all examples the same embedding before any training. Check its initialisation, and "
+                "that the inputs are scaled."
+            )
         self.epoch = 0
         self.seconds = 0.0
         self.best: Best | None = None
         self.start: Spread | None = None
+        self.start_active: float | None = None
+        self.declining = False
         self.warned = False
         self.collapsed = False
 
@@ -113,12 +120,16 @@ class Trainer:
                 interrupted = True
             finally:
                 self.progress.end()
+                self._load_best()
+        assert self.best is not None
+        return TrainingResult(self.encoder, self.metric, self.best.epoch, self.epoch, interrupted, self.seconds)
+
+    def _load_best(self) -> None:
         if self.best is None:
             self._keep(Best(0, (), self._model_tensors()))
         assert self.best is not None
         load_model(self.encoder, self.best.tensors)
         self.metric = Metric(self.best.tensors["metric.factor"]).to(self.device)
-        return TrainingResult(self.encoder, self.metric, self.best.epoch, self.epoch, interrupted, self.seconds)
 
     def _begin(self) -> None:
         if self.run is not None and self.run.has("checkpoint.safetensors"):
@@ -139,7 +150,8 @@ class Trainer:
             record |= constraints.quality(self.data.classes[rows])
         if self.settings.metric_every == "epoch":
             self.metric = self.method.update_metric(self.metric, features, constraints)
-        self._train_batches(epoch, rows, constraints)
+        if self.settings.lr > 0 or self.settings.metric_every == "batch":
+            self._train_batches(epoch, rows, constraints)
         self.epoch = epoch
         self._finish_epoch(record, began)
 
@@ -156,9 +168,9 @@ class Trainer:
 
     def _finish_epoch(self, record: dict[str, Any], began: float) -> None:
         """Watch for collapse, score, keep the best model, log and write a checkpoint."""
-        spread = measure_spread(self._embed(self._probe_rows()))
-        self._watch(spread)
+        spread = self._spread()
         score, scores = self._score()
+        self._watch(spread, score, record.get("active_share"))
         record |= {"mean_distance": spread.mean_distance, "effective_rank": spread.effective_rank}
         record |= {f"selection_{name}": value for name, value in scores.items()}
         record["best"] = self.best is None or score > self.best.score
@@ -171,21 +183,36 @@ class Trainer:
             self._checkpoint(self.run)
         self.progress.epoch(record)
 
-    def _probe_rows(self) -> Tensor:
-        return torch.cat([self.data.labelled, self.data.unlabelled])[:PROBE_SIZE]
+    def _spread(self) -> Spread:
+        """Spread of the embedding of some examples, at the scale of an orthonormal metric."""
+        rows = torch.cat([self.data.labelled, self.data.unlabelled])[:PROBE_SIZE]
+        scale = self.metric.factor.square().sum() / self.metric.factor.shape[1]
+        return measure_spread(self._embed(rows) / scale.sqrt())
 
-    def _watch(self, spread: Spread) -> None:
+    def _watch(self, spread: Spread, score: Score, active: float | None) -> None:
+        """Say once that training is going wrong, and stop when there is nothing left to train on."""
         if self.start is None:
             self.start = spread
-        message = collapse_warning(self.start, spread)
+        if self.start_active is None:
+            self.start_active = active
+        declined = decline_warning(self.best.score[0], score[0]) if self.best and self.best.score else None
+        messages = [
+            collapse_warning(self.start, spread),
+            declined if self.declining else None,
+            None if active is None or self.start_active is None else activity_warning(self.start_active, active),
+        ]
+        self.declining = declined is not None
+        message = next((message for message in messages if message), None)
         if message and not self.warned:
             self.warned = True
-            self.progress.warn(f"epoch {self.epoch}: {message}")
+            self.progress.warn(f"epoch {self.epoch}: {message} The best model so far is kept; a smaller --lr helps.")
         self.collapsed = spread.mean_distance < SINGLE_POINT
         if self.collapsed:
             self.progress.warn(f"epoch {self.epoch}: all examples have the same embedding, so training stops here.")
 
     def _score(self) -> tuple[Score, dict[str, float]]:
+        if self.settings.selection == "last":
+            return (float(self.epoch),), {}
         if self.settings.selection == "validation":
             assert self.data.validation_inputs is not None
             assert self.data.validation_labels is not None
@@ -219,7 +246,6 @@ class Trainer:
         }
 
     def _checkpoint(self, run: Run) -> None:
-        assert self.best is not None
         assert self.start is not None
         tensors = self._model_tensors() | self.schedule.state()
         tensors |= {"generator": self.generator.get_state(), "torch_rng": torch.get_rng_state()}
@@ -229,10 +255,11 @@ class Trainer:
         state = {
             "epoch": self.epoch,
             "seconds": self.seconds,
-            "best_epoch": self.best.epoch,
-            "best_score": list(self.best.score),
             "start": [self.start.mean_distance, self.start.effective_rank],
+            "start_active": self.start_active,
+            "declining": self.declining,
             "warned": self.warned,
+            "collapsed": self.collapsed,
         }
         run.write_tensors("checkpoint.safetensors", tensors, state)
 
@@ -247,10 +274,11 @@ class Trainer:
         if self.device.type == "cuda" and "cuda_rng" in tensors:
             torch.cuda.set_rng_state(tensors["cuda_rng"], self.device)
         _restore_optimizer(self.optimizer, tensors)
-        self.epoch, self.seconds, self.warned = state["epoch"], state["seconds"], state["warned"]
-        self.start = Spread(*state["start"])
-        best_tensors, _ = run.read_tensors("model.safetensors")
-        self.best = Best(state["best_epoch"], tuple(state["best_score"]), best_tensors)
+        self.start = Spread(*state.pop("start"))
+        for name, value in state.items():
+            setattr(self, name, value)
+        best_tensors, best = run.read_tensors("model.safetensors")
+        self.best = Best(best["epoch"], tuple(best["score"]), best_tensors)
         run.forget_after(self.epoch)
 
 
@@ -267,14 +295,6 @@ def load_model(encoder: nn.Module, tensors: dict[str, Tensor]) -> None:
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _check_selection(settings: TrainingSettings, data: TrainingData) -> None:
-    if settings.selection == "validation" and (data.validation_inputs is None or data.validation_labels is None):
-        raise InputError(
-            "selection 'validation' needs withheld validation data and there is none. "
-            "Set a validation share, or select on the labels."
-        )
 
 
 def _build_optimizer(settings: TrainingSettings, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -21,11 +21,11 @@ def test_empty_subset() -> None:
 @pytest.mark.parametrize(
     ("inputs", "labels", "message"),
     [
-        (torch.zeros(3, 2), torch.zeros(2, dtype=torch.int64), "3 inputs and 2 labels"),
-        (torch.zeros(3, 2), torch.zeros(3), "vector of integers"),
-        (torch.zeros(3, 2), torch.zeros(3, dtype=torch.bool), "vector of integers"),
-        (torch.zeros(3, 2), torch.zeros(3, 1, dtype=torch.int64), "vector of integers"),
-        (torch.zeros(3, 2), torch.tensor([0, -2, 1]), "smallest is -2"),
+        (torch.zeros(3, 2), torch.zeros(2, dtype=torch.int64), r"one entry per example, that is shape \(3,\)"),
+        (torch.zeros(3, 2), torch.zeros(3), "must be integers"),
+        (torch.zeros(3, 2), torch.zeros(3, dtype=torch.bool), "must be integers"),
+        (torch.zeros(3, 2), torch.zeros(3, 1, dtype=torch.int64), "one entry per example"),
+        (torch.zeros(3, 2), torch.tensor([0, -2, 1]), "got -2"),
         (torch.zeros(3), torch.zeros(3, dtype=torch.int64), r"shape \(3,\)"),
         (torch.tensor([[float("nan")]]), torch.zeros(1, dtype=torch.int64), "finite"),
     ],

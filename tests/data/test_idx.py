@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from semimetric.data.idx import load_idx, read_idx
+from semimetric.data.idx import load_idx, parse_idx, read_content
 from semimetric.errors import DataError
 
 IMAGES = "train-images-idx3-ubyte"
@@ -52,7 +52,7 @@ def test_damaged_gzip_is_refused(tiny_idx: Any, damage: Callable[[bytes], bytes]
     path = tiny_idx.folder / f"{IMAGES}.gz"
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz"):
-        read_idx(path, 3)
+        parse_idx(read_content(path), path, 3)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_malformed_files_are_refused(
     path = tmp_path / IMAGES
     path.write_bytes(damage(tiny_idx.contents[IMAGES]))
     with pytest.raises(DataError, match=message) as caught:
-        read_idx(path, 3)
+        parse_idx(read_content(path), path, 3)
     assert str(path) in str(caught.value)
 
 

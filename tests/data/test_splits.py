@@ -57,7 +57,7 @@ def test_more_labels_keep_the_earlier_ones() -> None:
         (torch.tensor([2, 2, 2, -1]), 1, 0.0, "at least two classes .* hold 1"),
         (torch.tensor([-1, -1]), 1, 0.0, "at least two classes .* hold 0"),
         (torch.tensor([0, 0, 1, 1]), 2, 0.0, "No unlabelled examples are left"),
-        (torch.tensor([0.0, 1.0]), 1, 0.0, "vector of integers"),
+        (torch.tensor([0.0, 1.0]), 1, 0.0, "must be integers"),
     ],
 )
 def test_bad_splits_are_refused(labels: torch.Tensor, per_class: int, share: float, message: str) -> None:

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from semimetric import checks
 from semimetric.errors import InputError
 from semimetric.graph import affinities as module
 from semimetric.graph import nearest_neighbors, propagate_affinities, propagate_labels, propagated_affinity_matrix
@@ -140,33 +140,21 @@ def test_bad_graphs_and_labels_are_refused() -> None:
 
 def test_no_dense_matrix_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     neighbors, labels = graph(0)
-    monkeypatch.setattr(module, "DENSE_NODES", 59)
-    with pytest.raises(InputError, match="the limit is 59 nodes"):
+    monkeypatch.setattr(module, "DENSE_ROWS", 59)
+    monkeypatch.setattr(checks, "DENSE_ROWS", 59)
+    with pytest.raises(InputError, match="the limit is 59 x 59"):
         propagated_affinity_matrix(neighbors, labels)
-    with pytest.raises(InputError, match="the limit is 59 nodes"):
+    with pytest.raises(InputError, match="the limit is 59 x 59"):
         propagate_affinities(neighbors, labels, solver="dense")
     monkeypatch.setattr(module, "walk_matrix", None)  # auto must not take the dense road
     assert propagate_affinities(neighbors, labels).shape == neighbors.shape
 
 
-class LargestTensor(TorchDispatchMode):
-    """Records the largest tensor that any operation returns."""
-
-    entries = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for value in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(value, Tensor):
-                self.entries = max(self.entries, value.numel())
-        return result
-
-
-def test_no_operation_above_the_limit_makes_a_square_array(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_operation_above_the_limit_makes_a_square_array(largest_tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     neighbors, labels = graph(0, count=500, k=4)
-    monkeypatch.setattr(module, "DENSE_NODES", 499)
+    monkeypatch.setattr(module, "DENSE_ROWS", 499)
     monkeypatch.setattr(module, "SERIES_COLUMNS", 500 * 50)
-    with LargestTensor() as largest:
+    with largest_tensor() as largest:
         propagate_affinities(neighbors, labels, gamma=0.9)
     assert 0 < largest.entries <= 500 * 50
 
@@ -176,3 +164,12 @@ def test_walk_step_is_the_product_with_q() -> None:
     values = torch.randn(60, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     expected = torch.stack([values[row].mean(0) for row in neighbors])
     assert torch.allclose(module.walk_step(neighbors, values), expected, atol=1e-14)
+
+
+def test_large_class_numbers_cost_nothing(largest_tensor) -> None:
+    neighbors, labels = graph(0)
+    sparse = torch.where(labels >= 0, labels * 1_000_000, labels)
+    with largest_tensor() as largest:
+        edges = propagate_affinities(neighbors, sparse)
+    assert largest.entries <= 60 * 60
+    assert torch.equal(edges, propagate_affinities(neighbors, labels))

@@ -50,6 +50,16 @@ def test_agrees_with_scikit_learn_far_from_the_origin() -> None:
     assert (nearest_neighbors(points, 4).numpy() == expected).mean() > 0.99
 
 
+@pytest.mark.parametrize("spread", [1e-1, 1e-3, 1e-5])
+def test_float32_features_lose_no_close_neighbour(spread: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.nn.functional.normalize(torch.randn(10, 64, generator=generator), dim=1)
+    points = centres.repeat_interleave(30, 0) + spread * torch.randn(300, 64, generator=generator)
+    exact = torch.cdist(points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    exact.fill_diagonal_(torch.inf)
+    assert torch.equal(nearest_neighbors(points, 8), exact.sort(dim=1, stable=True).indices[:, :8])
+
+
 def test_duplicates_are_each_others_neighbours_and_nobody_is_its_own() -> None:
     points = torch.tensor([[0.0], [0.0], [0.0], [5.0], [5.0]])
     assert nearest_neighbors(points, 2).tolist() == [[1, 2], [0, 2], [0, 1], [4, 0], [3, 0]]

@@ -105,7 +105,7 @@ def test_a_hundred_steps_stay_finite_and_repeat(method: Method, make_clusters) -
     def train() -> torch.Tensor:
         torch.manual_seed(0)
         encoder = nn.Sequential(nn.Linear(WIDTH, 32), nn.ReLU(), nn.Linear(32, WIDTH))
-        settings = TrainingSettings(epochs=4, epochs_per_partition=2, batch_size=12, lr=1e-4)
+        settings = TrainingSettings(epochs=4, epochs_per_partition=2, batch_size=12, lr=1e-6, metric_every="batch")
         trainer = Trainer(
             encoder,
             build_method(method.name, **dataclasses.asdict(method.settings)),

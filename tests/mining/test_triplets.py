@@ -26,7 +26,7 @@ def test_halves_are_disjoint_ordered_and_complete(seed: int, k: int) -> None:
         assert len(positives) == len(negatives) == k // 2
         assert not positives & negatives
         assert positives | negatives <= set(neighbors[anchor].tolist())
-        assert min(weight[anchor, p] for p in positives) >= max(weight[anchor, n] for n in negatives)
+        assert min(weight[anchor, p] for p in positives) >= max(weight[anchor, n] for n in negatives) - 1e-12
 
 
 def test_pairs_ranks_as_the_paper_does_and_drops_the_median_of_an_odd_number() -> None:
@@ -39,6 +39,17 @@ def test_pairs_ranks_as_the_paper_does_and_drops_the_median_of_an_odd_number() -
 def test_equal_affinities_keep_the_order_of_distance() -> None:
     neighbors = torch.tensor([[3, 1, 2, 4], [0, 2, 3, 4], [0, 1, 3, 4], [0, 1, 2, 4], [0, 1, 2, 3]])
     assert mine_triplets(neighbors, torch.zeros(5, 4), anchors=[0]).tolist() == [[0, 3, 2], [0, 1, 4]]
+
+
+def test_affinities_that_differ_by_rounding_count_as_equal() -> None:
+    """In an isolated clique all affinities are equal in exact arithmetic, so distance alone decides."""
+    generator = torch.Generator().manual_seed(0)
+    cliques = [torch.randn(7, 3, generator=generator, dtype=torch.float64) + 1000.0 * i for i in range(12)]
+    neighbors = nearest_neighbors(torch.cat(cliques), 6)
+    affinities = propagate_affinities(neighbors, torch.full((84,), -1))
+    triplets = mine_triplets(neighbors, affinities).reshape(84, 3, 3)
+    assert torch.equal(triplets[:, :, 1], neighbors[:, :3])
+    assert torch.equal(triplets[:, :, 2], neighbors[:, 3:])
 
 
 def test_shares_of_right_triplets() -> None:

@@ -26,7 +26,14 @@ def make_trainer(make_clusters) -> MakeTrainer:
         encoder = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Dropout(0.1), nn.Linear(24, 8))
         withheld = make_clusters(seed, 60, 12, 3) if validation else (None, None)
         data = TrainingData(points, labels, *withheld, classes=classes)
-        values = {"epochs": 4, "epochs_per_partition": 2, "partition_size": 30, "batch_size": 20, "lr": 1e-4}
+        values = {
+            "epochs": 4,
+            "epochs_per_partition": 2,
+            "partition_size": 30,
+            "batch_size": 20,
+            "lr": 1e-6,
+            "metric_every": "batch",
+        }
         chosen = TrainingSettings(**(values | changes))
         return Trainer(encoder, build_method(method, components=4, k=6), data, chosen, seed, run=run)
 

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from semimetric.errors import DivergedError, InputError, RunError
-from semimetric.metric import Metric
+from semimetric.metric import GraphedFunction, Metric
 from semimetric.training import CollapseWarning, Run, Silent, TrainingData
 from semimetric.training.schedule import PartitionSchedule
 from semimetric.training.selection import labels_score, validation_score
+from semimetric.training.step import TrainingStep, create_state
+from semimetric.training.trainer import Best
 
 
 def weights(module: nn.Module) -> Tensor:
@@ -150,13 +152,18 @@ def test_the_best_model_is_kept_not_the_last(make_trainer, tmp_path: Path, monke
 
 def test_validation_examples_never_reach_the_method(make_trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make_trainer(validation=True, selection="validation")
-    sizes = []
-    constraints = trainer.method.constraints
-    monkeypatch.setattr(
-        trainer.method, "constraints", lambda z, y: sizes.append((len(z), int((y >= 0).sum()))) or constraints(z, y)
-    )
-    trainer.fit()
-    assert set(sizes) == {(12 + 26, 12)}
+    other = make_trainer(validation=True, selection="validation")
+    other.data.validation_inputs.mul_(-3.0)  # other withheld examples must change the choice at most, never a step
+    seen: list[list[Tensor]] = [[], []]
+    for each, log in zip((trainer, other), seen, strict=True):
+        constraints = each.method.constraints
+        monkeypatch.setattr(each.method, "constraints", lambda z, y, c=constraints, s=log: s.append(z) or c(z, y))
+        torch.manual_seed(0)  # dropout
+        while each.epoch < 4:
+            each._train_epoch()
+    assert all(len(features) == 12 + 26 for features in seen[0])
+    assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
+    assert torch.equal(weights(trainer.encoder), weights(other.encoder))
 
 
 def test_known_classes_reach_only_the_log(make_trainer, tmp_path: Path) -> None:
@@ -201,8 +208,11 @@ def test_an_embedding_of_a_single_point_scores_nothing(make_trainer) -> None:
 
 def test_divergence_is_said_and_the_run_keeps_its_best_model(make_trainer, tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", {})
+    trainer = make_trainer(run, lr=1e30)
+    before = weights(trainer.encoder)
     with pytest.raises(DivergedError, match="smaller --lr"):
-        make_trainer(run, lr=1e30).fit()
+        trainer.fit()
+    assert torch.equal(before, weights(trainer.encoder))
     stored, _ = run.read_tensors("model.safetensors")
     assert all(torch.isfinite(tensor).all() for tensor in stored.values())
 
@@ -244,6 +254,118 @@ def test_data_that_the_method_cannot_use_is_refused(make_trainer, labels: Tensor
         type(trainer)(trainer.encoder, trainer.method, TrainingData(trainer.data.inputs, labels), trainer.settings)
 
 
+def test_a_run_that_stopped_by_collapse_stays_stopped(make_trainer, tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {})
+    trainer = make_trainer(run)
+    trainer.collapsed = True
+    trainer.start = trainer._spread()
+    trainer._keep(Best(0, (0.5,), trainer._model_tensors()))
+    trainer._checkpoint(run)
+    assert make_trainer(run).fit().epochs == 0
+
+
+def test_a_falling_score_is_said_once(make_trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer()
+    scores = iter([0.9, 0.7, 0.9, 0.7, 0.6])
+    monkeypatch.setattr(trainer, "_score", lambda: ((next(scores),), {}))
+    with pytest.warns(
+        CollapseWarning, match=r"epoch 4: the embedding is coming undone.*from 0\.900 to 0\.600"
+    ) as caught:
+        trainer.fit()
+    assert len(caught) == 1
+
+
+def test_many_violated_constraints_are_said(make_trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer()
+    shares = iter([0.01, 0.04, 0.2, 0.3])
+    monkeypatch.setattr(trainer.method, "statistics", lambda *arguments: {"active_share": next(shares)})
+    with pytest.warns(CollapseWarning, match=r"epoch 3: 20 % of the constraints are violated, 1\.0 % were"):
+        trainer.fit()
+
+
+def test_spread_does_not_depend_on_the_scale_of_the_metric(make_trainer) -> None:
+    trainer = make_trainer()
+    before = trainer._spread()
+    trainer.metric = Metric(20.0 * trainer.metric.factor)
+    assert trainer._spread().mean_distance == pytest.approx(before.mean_distance)
+
+
+def test_the_last_epoch_is_kept_when_nothing_selects(make_trainer) -> None:
+    assert make_trainer(selection="last").fit().best_epoch == 4
+
+
+@pytest.mark.parametrize("metric_every", ["batch", "epoch"])
+def test_a_learning_rate_of_zero_trains_the_metric_alone(make_trainer, metric_every: str) -> None:
+    trainer = make_trainer(lr=0.0, metric_every=metric_every, selection="last")
+    before, metric = weights(trainer.encoder), trainer.metric
+    result = trainer.fit()
+    assert torch.equal(before, weights(result.encoder))
+    assert not torch.equal(metric.factor, result.metric.factor)
+
+
+def test_one_label_per_class_cannot_select(make_trainer) -> None:
+    trainer = make_trainer()
+    labels = torch.full((90,), -1)
+    labels[:3] = torch.arange(3)
+    with pytest.raises(InputError, match="needs a class with at least 2 labelled examples"):
+        type(trainer)(trainer.encoder, trainer.method, TrainingData(trainer.data.inputs, labels), trainer.settings)
+
+
+def test_an_encoder_that_is_dead_from_the_start_is_refused(make_trainer) -> None:
+    trainer = make_trainer()
+    with torch.no_grad():
+        trainer.encoder[-1].weight.zero_()
+    with pytest.raises(InputError, match="same embedding before any training"):
+        type(trainer)(trainer.encoder, trainer.method, trainer.data, trainer.settings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"inputs": torch.full((90, 12), 2.0)}, "inputs are constant"),
+        ({"inputs": torch.full((90, 12), float("nan"))}, "NaN or infinite values in 90 of 90 rows"),
+        ({"inputs": torch.zeros(90, 12, dtype=torch.uint8)}, "must be floating-point"),
+        ({"labels": torch.zeros(89, dtype=torch.long)}, r"shape \(90,\), got \(89,\)"),
+        ({"labels": ["a"] * 90}, "labels must be an array of numbers"),
+        ({"classes": torch.zeros(3, dtype=torch.long)}, "classes must have one entry per example"),
+        ({"validation_inputs": torch.zeros(4, 12)}, "go together"),
+        ({"validation_inputs": torch.zeros(4, 12), "validation_labels": [1, 1, -1, -1]}, "at least 2 classes"),
+    ],
+)
+def test_bad_training_data_is_named(make_trainer, changes: dict, message: str) -> None:
+    data = make_trainer().data
+    with pytest.raises(InputError, match=message):
+        TrainingData(**({"inputs": data.inputs, "labels": data.labels} | changes))
+
+
+def test_numpy_arrays_will_do(make_trainer) -> None:
+    data = make_trainer().data
+    again = TrainingData(data.inputs.double().numpy(), data.labels.numpy())
+    assert torch.equal(again.inputs, data.inputs)
+    assert torch.equal(again.unlabelled, data.unlabelled)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_a_step_can_be_rehearsed_without_a_trace(make_trainer, kind) -> None:
+    """What a GPU does before it records a step, on the CPU."""
+    trainer = make_trainer()
+    options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+    optimizer = kind(trainer.encoder.parameters(), lr=0.1, weight_decay=0.1, **options)
+    step = TrainingStep(trainer.encoder, trainer.method, optimizer, trainer.data.inputs, update_metric=True)
+    before = weights(trainer.encoder)
+    create_state(optimizer)
+    assert torch.equal(before, weights(trainer.encoder))
+    constraints = trainer.method.constraints(trainer._features(trainer.data.inputs), trainer.data.labels)
+    batch = next(iter(constraints.minibatches(20, torch.Generator().manual_seed(0))))
+    step._batch_type = type(batch)
+    graphed = GraphedFunction(step._on_tensors, step._changed_by_a_step)
+    graphed.rehearse(trainer.metric.factor, batch.nodes, batch.nodes, batch.index)
+    assert torch.equal(before, weights(trainer.encoder))
+    assert all((tensor == 0).all() for values in optimizer.state.values() for tensor in values.values())
+    step(trainer.metric, batch.nodes, batch)
+    assert not torch.equal(before, weights(trainer.encoder))
+
+
 def test_selection_on_validation_needs_validation_data(make_trainer) -> None:
     with pytest.raises(InputError, match="needs withheld validation data"):
         make_trainer(selection="validation")
@@ -275,7 +397,6 @@ def test_labels_score_is_leave_one_out_recall_then_r_precision() -> None:
 def test_a_class_with_one_label_asks_nothing_of_the_score() -> None:
     points = torch.tensor([[0.0], [0.1], [9.0]])
     assert labels_score(points, torch.tensor([0, 0, 1]))[0] == (1.0, 1.0)
-    assert labels_score(points, torch.tensor([0, 1, 2]))[0] == (0.0, 0.0)
 
 
 def test_validation_score_is_the_mean_of_nmi_and_recall(make_clusters) -> None:
