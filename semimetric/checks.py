@@ -75,13 +75,14 @@ def check_labels(labels: Any, length: int, name: str = "labels") -> Tensor:
         raise InputError(
             f"{name} must be integers, got {tensor.dtype}. Encode classes as 0, 1, 2, ... and use -1 for unlabelled."
         )
+    tensor = tensor.long()
     if bool((tensor < -1).any()):
         rows = (tensor < -1).nonzero().flatten()
         raise InputError(
             f"{name} must be -1 (unlabelled) or a class number from 0, got {int(tensor[rows[0]])} "
             f"(rows {_listed(rows)})."
         )
-    return tensor.long()
+    return tensor
 
 
 def check_neighbors(neighbors: Any, name: str = "neighbors") -> Tensor:

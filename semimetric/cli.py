@@ -63,7 +63,9 @@ def fit(
         int | None, typer.Option(min=1, help="CPU threads of torch; on a busy machine 1 can be several times faster.")
     ] = None,
     data_dir: DataDir = None,
-    resume: Annotated[bool, typer.Option(help="Continue the run in --out where it stopped.")] = False,
+    resume: Annotated[
+        bool, typer.Option(help="Continue the run in --out where it stopped; where there is none, start it.")
+    ] = False,
     as_json: AsJson = False,
     **settings: Any,
 ) -> None:
@@ -72,7 +74,14 @@ def fit(
         torch.set_num_threads(threads)
     given = {name: value for name, value in settings.items() if value is not None}
     experiment = plan(dataset, method, seed, preset, **given)
-    outcome = run_experiment(experiment, out, data_dir, device, resume, RichProgress(stderr))
+    progress = RichProgress(stderr)
+    try:
+        outcome = run_experiment(experiment, out, data_dir, device, resume, progress)
+    except KeyboardInterrupt:
+        stderr.print("interrupted before the first epoch; start again with the same command and --resume")
+        raise typer.Exit(130) from None
+    finally:
+        progress.end()
     _print_outcome(outcome, as_json)
     if outcome["interrupted"]:
         stderr.print(
@@ -89,6 +98,8 @@ def _print_outcome(outcome: dict[str, Any], as_json: bool) -> None:
         return
     title = f"{outcome['method']} on {outcome['dataset']}, seed {outcome['seed']}: test set, per cent"
     stdout.print(score_table({"Initial": outcome["initial"], "Final": outcome["final"]}, title))
+    if outcome["best_epoch"] == 0:
+        stdout.print("No epoch beat the start: the model before training is kept.", highlight=False)
     stdout.print(
         f"best epoch {outcome['best_epoch']} of {outcome['epochs']}, {outcome['seconds']:.0f} s on "
         f"{outcome['device']}, run in {outcome['run']}",
@@ -200,6 +211,3 @@ def main() -> None:
     except SemimetricError as error:
         stderr.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         raise SystemExit(2) from error
-    except KeyboardInterrupt:
-        stderr.print("interrupted", highlight=False)
-        raise SystemExit(130) from None

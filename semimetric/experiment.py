@@ -33,6 +33,7 @@ from semimetric.training import (
     PretrainSettings,
     Progress,
     Run,
+    Silent,
     Trainer,
     TrainingData,
     TrainingSettings,
@@ -88,10 +89,11 @@ class Experiment:
                 build_settings(PretrainSettings, config["pretraining"], "pretraining"),
                 build_settings(kind, config["method_settings"], f"method {config['method']!r}"),
             )
-        except (KeyError, InputError) as error:
+        except (KeyError, TypeError, AttributeError, InputError) as error:
+            written = config.get("version", "unknown") if isinstance(config, dict) else "unknown"
             raise RunError(
                 f"the run's config does not fit this version ({semimetric.__version__}): {error}. "
-                f"It was written by version {config.get('version', 'unknown')}."
+                f"It was written by version {written}."
             ) from error
 
 
@@ -102,6 +104,8 @@ def plan(dataset: str, method: str, seed: int = 0, preset: str = "default", **va
     withheld by ``validation_share`` chooses the best model, unless ``selection`` says otherwise.
     """
     check_dataset(dataset)
+    if not 0 <= seed < 2**63:
+        raise InputError(f"seed must be between 0 and 2^63 - 1, got {seed}.")
     check_choice(method, method_names(), "method")
     groups: dict[str, type[Any]] = {
         "protocol": ProtocolSettings,
@@ -169,6 +173,8 @@ def run_experiment(
     state in which Algorithm 1 starts: after the softmax training, where there is one.
     """
     where = choose_device(device)
+    progress = progress or Silent()
+    progress.stage(f"loading {experiment.dataset}")
     prepared = prepare(experiment, dataset or load_dataset(experiment.dataset, data_dir), where)
     method = build_method(experiment.method, **dataclasses.asdict(experiment.method_settings))
     encoder = build_encoder(
@@ -181,6 +187,7 @@ def run_experiment(
         trainer.run = (Run.resume if resume else Run.create)(out, experiment.config())
     initial = _start(experiment, prepared, trainer)
     result = trainer.fit()
+    progress.stage("scoring the test set")
     final = score(result.encoder, result.metric, prepared.test_inputs, prepared.test_labels)
     outcome = {
         "method": experiment.method,
@@ -213,6 +220,7 @@ def _start(experiment: Experiment, prepared: Prepared, trainer: Trainer) -> dict
         rows = trainer.data.labelled
         inputs, labels = trainer.data.inputs[rows], trainer.data.labels[rows]
         pretrain(trainer.encoder, inputs, labels, experiment.pretraining, experiment.seed, trainer.progress)
+    trainer.progress.stage("scoring the test set")
     initial = score(trainer.encoder, trainer.metric, prepared.test_inputs, prepared.test_labels)
     if run is not None:
         run.write("initial.json", initial)
@@ -234,7 +242,10 @@ def evaluate_run(path: Path, data_dir: Path | None = None, device: str = "auto")
     inputs = apply_in_chunks(restore_preprocess(experiment.protocol.preprocess, scaling), dataset.test.inputs)
     tensors, state = run.read_tensors("model.safetensors")
     encoder = build_encoder(experiment.protocol.encoder, tuple(inputs.shape[1:]), experiment.seed)
-    load_model(encoder, tensors)
+    try:
+        load_model(encoder, tensors)
+    except RuntimeError as error:
+        raise RunError(f"the model in {path} does not fit its config: {error}") from error
     metric = Metric(tensors["metric.factor"]).to(where)
     return {
         "method": experiment.method,

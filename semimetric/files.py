@@ -54,7 +54,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
+        raise RunError(f"{path} cannot be read: {error}. It is damaged; start again with another --out.") from error
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], state: object = None) -> None:
@@ -75,5 +75,5 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             state = json.loads((file.metadata() or {}).get("state", "null"))
     except (OSError, ValueError, SafetensorError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
+        raise RunError(f"{path} cannot be read: {error}. It is damaged; start again with another --out.") from error
     return tensors, state

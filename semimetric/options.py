@@ -25,7 +25,7 @@ def _parameter(field: dataclasses.Field[Any], hint: Any, panel: str) -> inspect.
     flag = "--" + field.name.replace("_", "-")
     names = f"{flag}/--no-{flag[2:]}" if hint is bool else flag
     choices = f" One of {', '.join(get_args(hint))}." if get_origin(hint) is Literal else ""
-    help = f"{field.metadata['help']}{choices} [default: {field.default}, or the preset's]"
+    help = f"{field.metadata['help']}{choices} (Default {field.default}, or the preset's.)"
     plain = str if get_origin(hint) is Literal else hint
     option = typer.Option(names, help=help, rich_help_panel=panel, show_default=False)
     annotation: Any = Annotated[plain | None, option]

@@ -50,6 +50,7 @@ def test_piped_output_is_quiet_and_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--lr", "inf"], "lr must be a finite number of at least 0"),
         (["--gamma", "1.5"], "gamma must lie strictly between 0 and 1, got 1.5"),
         (["--k", "5000"], "k must be below the number of examples in a partition"),
         (["--dataset", "mnits"], "mnist"),
@@ -150,6 +151,16 @@ def test_every_hyper_parameter_is_a_flag() -> None:
         "--resume",
     ):
         assert flag in shown, flag
+
+
+def test_brackets_in_a_message_are_only_text(tmp_path: Path) -> None:
+    folder = tmp_path / "x[" / "y]"
+    folder.mkdir(parents=True)
+    (folder / "mine.txt").write_text("x")
+    done = semimetric("fit", "--out", folder, *QUICK)
+    assert done.returncode == 2
+    assert "is not an empty folder" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_version() -> None:

@@ -44,6 +44,8 @@ def test_given_values_win_over_the_preset() -> None:
         ({"dataset": "digits", "preset": "paper"}, "no settings for dataset 'digits'"),
         ({"preset": "best"}, "preset must be one of default, paper"),
         ({"method": "magic"}, "method must be one of"),
+        ({"seed": 2**70}, "seed must be between 0"),
+        ({"dataset": "mnits"}, "did you mean 'mnist'"),
         ({"temperature": 1.0}, "has no setting 'temperature'"),
     ],
 )
@@ -116,6 +118,18 @@ def test_a_run_of_another_version_says_so(tmp_path: Path) -> None:
     Run.create(tmp_path / "run", config)
     with pytest.raises(RunError, match=r"has no setting 'warp'.*version 9\.9"):
         evaluate_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("change", [{"k": "ten"}, {"components": 16}])
+def test_a_config_that_does_not_fit_its_model_is_said(tmp_path: Path, change: dict) -> None:
+    run_experiment(plan("digits", "affinity-triplets", **(QUICK | {"epochs": 0})), tmp_path / "run", device="cpu")
+    path = tmp_path / "run" / "config.json"
+    config = json.loads(path.read_text())
+    config["method_settings"] |= change
+    config["protocol"]["encoder"] = "mlp"
+    path.write_text(json.dumps(config))
+    with pytest.raises(RunError, match="does not fit"):
+        evaluate_run(tmp_path / "run", device="cpu")
 
 
 def test_cuda_that_is_not_there_is_refused(tmp_path: Path) -> None:

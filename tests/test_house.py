@@ -60,6 +60,13 @@ def test_import_needs_only_the_core() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_every_method_has_its_page() -> None:
+    from semimetric.methods import method_names
+
+    for name in method_names():
+        assert (ROOT / "docs" / "methods" / f"{name}.md").is_file()
+
+
 def test_no_file_is_two_rooms_in_one() -> None:
     for path in PACKAGE.rglob("*.py"):
         assert len(path.read_text().splitlines()) <= 400, path

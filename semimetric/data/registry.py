@@ -257,6 +257,7 @@ def _folder_of(benchmark: Benchmark, data_dir: Path | str | None) -> Path:
         places = ", ".join(str(place) for place in _places(benchmark, data_dir))
         raise DataError(
             f"Dataset {benchmark.name!r} was not found in any of: {places}. Get it with "
-            f"`semimetric datasets fetch {benchmark.name}`, or set {DATA_VARIABLE} to the folder that holds it."
+            f"`semimetric datasets fetch {benchmark.name}`, or name the folder that holds it with --data-dir or "
+            f"{DATA_VARIABLE}."
         )
     return folder

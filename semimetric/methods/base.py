@@ -1,4 +1,4 @@
-"""The contract of a method: four questions, asked by ``training`` in the order of Algorithm 1."""
+"""The contract of a method: what ``training`` asks of it, in the order of Algorithm 1."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semimetric.checks import as_tensor, check_neighbors
+from semimetric.checks import as_tensor, check_finite, check_neighbors
 from semimetric.errors import InputError
 
 AFFINITY_GRAIN = 1e-12
@@ -39,6 +39,7 @@ def mine_triplets(neighbors: Any, affinities: Any, anchors: Any = None) -> Tenso
             f"affinities must have the shape of neighbors {tuple(neighbors.shape)}, got {tuple(weights.shape)}. "
             "Use propagate_affinities(neighbors, labels)."
         )
+    check_finite(weights, "affinities")
     half = neighbors.shape[1] // 2
     if half == 0:
         raise InputError("mining needs at least 2 neighbours per node, got k = 1. Build the graph with k >= 2.")

@@ -27,29 +27,37 @@ class RichProgress:
             disable=not console.is_terminal,
             transient=True,
         )
-        self._task = self._bar.add_task("training", total=None, rate="", note="")
+        self._task = self._bar.add_task("", total=None, rate="", note="")
+        self._epochs = 0
+        self._best = 0.0
 
-    def pretraining(self, done: int, total: int) -> None:
-        """Show the softmax training on the same bar."""
-        self._bar.update(self._task, description="softmax training", total=total, completed=done)
-        self._bar.start()
+    def stage(self, what: str, done: int = 0, total: int | None = None) -> None:
+        """Name what is under way; outside of training the bar is its own."""
+        if self._epochs:
+            self._bar.update(self._task, description=what)
+        else:
+            self._bar.update(self._task, description=what, completed=done, total=total)
+            self._bar.start()
 
     def begin(self, epochs: int, done: int) -> None:
-        """Show the bar."""
+        """Show the bar of the epochs."""
+        self._epochs = epochs
         self._bar.reset(self._task, description="training", total=epochs, completed=done)
         self._bar.start()
 
     def batch(self, epoch: int, done: int, total: int) -> None:
         """Advance within an epoch."""
-        task = self._bar.tasks[0]
-        speed = task.speed
+        speed = self._bar.tasks[0].speed
         rate = f"{speed * total:.0f} batches/s" if speed else ""
-        self._bar.update(self._task, completed=epoch - 1 + done / total, rate=rate)
+        self._bar.update(self._task, description="training", completed=epoch - 1 + done / total, rate=rate)
 
     def epoch(self, record: dict[str, Any]) -> None:
-        """Advance to the end of an epoch and show its selection score."""
+        """Advance to the end of an epoch and show its selection score beside the best."""
         shown = record.get("selection_recall@1")
-        note = "" if shown is None else f"selection R@1 {100 * shown:.1f}"
+        note = ""
+        if shown is not None:
+            self._best = shown if record["best"] else self._best
+            note = f"selection R@1 {100 * shown:.1f}, of the best model {100 * self._best:.1f}"
         self._bar.update(self._task, completed=record["epoch"], note=note)
 
     def warn(self, message: str) -> None:
@@ -58,4 +66,5 @@ class RichProgress:
 
     def end(self) -> None:
         """Take the bar away."""
+        self._epochs = 0
         self._bar.stop()

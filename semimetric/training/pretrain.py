@@ -68,7 +68,7 @@ def _pretrain(
             schedule.step()
             losses.append(loss.detach())
         mean_loss = float(torch.stack(losses).mean())
-        progress.pretraining(epoch, settings.pretrain_epochs)
+        progress.stage("softmax training", epoch, settings.pretrain_epochs)
         if not math.isfinite(mean_loss):
             raise DivergedError(
                 f"the softmax training diverged in epoch {epoch}: its loss is {mean_loss}. Use a smaller --pretrain-lr."

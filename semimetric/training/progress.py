@@ -13,8 +13,8 @@ class CollapseWarning(UserWarning):
 class Progress(Protocol):
     """Listens to a training run."""
 
-    def pretraining(self, done: int, total: int) -> None:
-        """``done`` of ``total`` epochs of the softmax training are through."""
+    def stage(self, what: str, done: int = 0, total: int | None = None) -> None:
+        """Something other than training on batches is under way, ``done`` of ``total`` where that is known."""
 
     def begin(self, epochs: int, done: int) -> None:
         """Training starts; ``done`` epochs were already behind it."""
@@ -35,7 +35,7 @@ class Progress(Protocol):
 class Silent:
     """No progress; warnings go through Python's ``warnings``."""
 
-    def pretraining(self, done: int, total: int) -> None:
+    def stage(self, what: str, done: int = 0, total: int | None = None) -> None:
         """Say nothing."""
 
     def begin(self, epochs: int, done: int) -> None:

@@ -31,10 +31,9 @@ class Run:
     def create(cls, path: Path, config: dict[str, Any]) -> Run:
         """Make the folder and write its config; a folder that holds anything else is refused untouched."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            kind = "already holds a run" if (path / "config.json").exists() else "is not an empty folder"
-            raise RunError(
-                f"{path} {kind}. Choose another --out, or continue a run of the same settings with --resume."
-            )
+            if (path / "config.json").exists():
+                raise RunError(f"{path} already holds a run. Choose another --out, or continue it with --resume.")
+            raise RunError(f"{path} is not an empty folder. Choose another --out.")
         try:
             path.mkdir(parents=True, exist_ok=True)
             write_json(path / "config.json", config)
@@ -55,6 +54,7 @@ class Run:
         if not (path / "config.json").is_file():
             return cls.create(path, config)
         run = cls.open(path)
+        run._check_whole()
         differing = _differences(run.config(), config)
         if differing:
             raise RunError(
@@ -83,7 +83,7 @@ class Run:
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], Any]:
         """Read a tensor file of the run."""
         if not self.has(name):
-            raise RunError(f"{self.path} holds no {name}: the run did not get that far. Continue it with --resume.")
+            raise RunError(f"{self.path} holds no {name}: it is not a whole run. Start again with another --out.")
         return read_tensors(self.path / name)
 
     def has(self, name: str) -> bool:
@@ -103,7 +103,8 @@ class Run:
         """Lines of ``metrics.jsonl``; a line cut short by a crash is left out."""
         path = self.path / "metrics.jsonl"
         records = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        for line in lines:
             try:
                 records.append(json.loads(line))
             except ValueError:
@@ -114,6 +115,17 @@ class Run:
         """Drop log lines later than ``epoch``: they will be written again."""
         kept = [json.dumps(record) + "\n" for record in self.history() if record["epoch"] <= epoch]
         self._guard("metrics.jsonl", lambda: write_text(self.path / "metrics.jsonl", "".join(kept)))
+
+    def _check_whole(self) -> None:
+        """Refuse to continue a run that has lost files: what it would end in could not be trusted."""
+        begun = self.has("metrics.jsonl") or self.has("checkpoint.safetensors")
+        needed = ("checkpoint.safetensors", "model.safetensors", "preprocess.safetensors", "initial.json")
+        lost = [name for name in needed if begun and not self.has(name)]
+        if lost:
+            raise RunError(
+                f"{self.path} is damaged: {', '.join(lost)} is missing, so the run cannot be continued. "
+                "Start again with another --out."
+            )
 
     def _guard(self, name: str, action: Any) -> None:
         try:

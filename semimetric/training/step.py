@@ -29,12 +29,14 @@ class TrainingStep:
         optimizer: torch.optim.Optimizer,
         inputs: Tensor,
         update_metric: bool,
+        train_encoder: bool = True,
     ) -> None:
         self.encoder = encoder
         self.method = method
         self.optimizer = optimizer
         self.inputs = inputs
         self.update_metric = update_metric
+        self.train_encoder = train_encoder
         self._batch_type: type[Any] | None = None
         self._graphed: GraphedFunction | None = None
         if inputs.is_cuda and method.capturable:
@@ -56,12 +58,14 @@ class TrainingStep:
         return (self._step(Metric(factor), rows, self._batch_type(*tensors)).factor,)
 
     def _step(self, metric: Metric, rows: Tensor, batch: Any) -> Metric:
-        with torch.enable_grad():
+        with torch.set_grad_enabled(self.train_encoder):
             features = unit_features(self.encoder(self.inputs[rows]))
             if features.is_cpu:  # on a GPU the check would wait for the device; the next epoch's will do
                 check_not_diverged(features)
             if self.update_metric:
                 metric = self.method.update_metric(metric, features.detach(), batch)
+            if not self.train_encoder:
+                return metric
             loss = self.method.loss(metric, features, batch)
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()

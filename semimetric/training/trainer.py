@@ -72,6 +72,8 @@ class Trainer:
         run: Run | None = None,
         progress: Progress | None = None,
     ) -> None:
+        if not isinstance(encoder, nn.Module):
+            raise InputError(f"encoder must be a torch.nn.Module that returns (N, d), got {type(encoder).__name__}.")
         check_needs(method, data)
         check_selectable(settings.selection, data.labels, data.validation_inputs is not None)
         self.device = torch.device(device)
@@ -87,7 +89,12 @@ class Trainer:
         self.metric = method.initial_metric(width, self.generator).to(self.device)
         self.optimizer = _build_optimizer(settings, [*self.encoder.parameters(), *self.method.parameters()])
         self.step = TrainingStep(
-            self.encoder, self.method, self.optimizer, self.data.inputs, settings.metric_every == "batch"
+            self.encoder,
+            self.method,
+            self.optimizer,
+            self.data.inputs,
+            settings.metric_every == "batch",
+            settings.lr > 0,
         )
         self.schedule = PartitionSchedule(
             data.unlabelled, settings.partition_size, settings.epochs_per_partition, self.generator
@@ -142,6 +149,7 @@ class Trainer:
     def _train_epoch(self) -> None:
         began = time.perf_counter()
         epoch = self.epoch + 1
+        self.progress.stage("graph")
         rows = torch.cat([self.data.labelled, self.schedule.for_epoch(epoch).to(self.device)])
         features = self._features(self.data.inputs[rows])
         constraints = self.method.constraints(features, self.data.labels[rows])
@@ -298,6 +306,10 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _build_optimizer(settings: TrainingSettings, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    if not parameters:
+        if settings.lr > 0:
+            raise InputError("the encoder has no parameters to train. Set lr to 0 to learn the metric alone.")
+        parameters = [nn.Parameter(torch.zeros(()))]
     if settings.optimizer == "adam":
         on_gpu = any(parameter.is_cuda for parameter in parameters)
         return torch.optim.Adam(parameters, lr=settings.lr, weight_decay=settings.weight_decay, capturable=on_gpu)

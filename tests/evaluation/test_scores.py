@@ -46,6 +46,13 @@ def test_nmi_is_mutual_information_over_the_average_entropy() -> None:
     assert nmi(points, labels) == pytest.approx(2 * information / sum(entropy))
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.int8, np.int32])
+def test_labels_of_any_integer_type_will_do(kind: type) -> None:
+    points = np.random.default_rng(2).normal(size=(40, 3))
+    labels = np.arange(40) % 3
+    assert evaluate(points, labels.astype(kind)) == evaluate(points, labels)
+
+
 def test_unlabelled_rows_are_left_out() -> None:
     points = np.random.default_rng(2).normal(size=(40, 3))
     labels = np.arange(40) % 3

@@ -36,6 +36,25 @@ def test_resume_of_nothing_starts_a_run(tmp_path: Path) -> None:
     assert Run.resume(tmp_path / "new", {"a": 1}).config() == {"a": 1}
 
 
+@pytest.mark.parametrize("lost", ["checkpoint.safetensors", "model.safetensors", "initial.json"])
+def test_a_run_that_lost_a_file_is_not_continued(tmp_path: Path, lost: str) -> None:
+    run = Run.create(tmp_path / "run", {})
+    for name in {"checkpoint.safetensors", "model.safetensors", "preprocess.safetensors"} - {lost}:
+        run.write_tensors(name, {"a": torch.zeros(1)})
+    for name in {"initial.json", "metrics.jsonl"} - {lost}:
+        run.write(name, {})
+    with pytest.raises(RunError, match=f"is damaged: {lost} is missing"):
+        Run.resume(tmp_path / "run", {})
+
+
+def test_a_damaged_log_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {})
+    run.log({"epoch": 0})
+    with (tmp_path / "run" / "metrics.jsonl").open("ab") as file:
+        file.write(bytes(range(128, 255)))
+    assert run.history() == [{"epoch": 0}]
+
+
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"has no config\.json"):
         Run.open(tmp_path)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from semimetric.errors import DivergedError, InputError, RunError
 from semimetric.metric import GraphedFunction, Metric
-from semimetric.training import CollapseWarning, Run, Silent, TrainingData
+from semimetric.training import CollapseWarning, Run, Silent, Trainer, TrainingData, TrainingSettings
 from semimetric.training.schedule import PartitionSchedule
 from semimetric.training.selection import labels_score, validation_score
 from semimetric.training.step import TrainingStep, create_state
@@ -301,6 +301,18 @@ def test_a_learning_rate_of_zero_trains_the_metric_alone(make_trainer, metric_ev
     result = trainer.fit()
     assert torch.equal(before, weights(result.encoder))
     assert not torch.equal(metric.factor, result.metric.factor)
+
+
+def test_an_encoder_without_parameters_learns_the_metric_alone(make_trainer) -> None:
+    trainer = make_trainer()
+    for metric_every in ("batch", "epoch"):
+        settings = TrainingSettings(epochs=2, lr=0.0, metric_every=metric_every, selection="last", batch_size=20)
+        result = Trainer(nn.Identity(), trainer.method, trainer.data, settings).fit()
+        assert result.metric.is_orthonormal()
+    with pytest.raises(InputError, match="no parameters to train"):
+        Trainer(nn.Identity(), trainer.method, trainer.data, TrainingSettings())
+    with pytest.raises(InputError, match=r"must be a torch\.nn\.Module"):
+        Trainer(lambda x: x, trainer.method, trainer.data, TrainingSettings())
 
 
 def test_one_label_per_class_cannot_select(make_trainer) -> None:
