@@ -128,15 +128,14 @@ class Trainer:
             finally:
                 self.progress.end()
                 self._load_best()
-        assert self.best is not None
-        return TrainingResult(self.encoder, self.metric, self.best.epoch, self.epoch, interrupted, self.seconds)
+        best_epoch = self.best.epoch if self.best else 0
+        return TrainingResult(self.encoder, self.metric, best_epoch, self.epoch, interrupted, self.seconds)
 
     def _load_best(self) -> None:
-        if self.best is None:
-            self._keep(Best(0, (), self._model_tensors()))
-        assert self.best is not None
-        load_model(self.encoder, self.best.tensors)
-        self.metric = Metric(self.best.tensors["metric.factor"]).to(self.device)
+        """Put the best model into the encoder; before the first score that is the model as it stands."""
+        if self.best is not None:
+            load_model(self.encoder, self.best.tensors)
+            self.metric = Metric(self.best.tensors["metric.factor"]).to(self.device)
 
     def _begin(self) -> None:
         if self.run is not None and self.run.has("checkpoint.safetensors"):

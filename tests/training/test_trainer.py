@@ -120,6 +120,16 @@ def test_log_lines_after_the_checkpoint_are_written_again(make_trainer, tmp_path
     assert not any("ghost" in record for record in run.history())
 
 
+def test_a_damaged_checkpoint_leaves_the_model_alone(make_trainer, tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {})
+    make_trainer(run).fit()
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"garbage")
+    with pytest.raises(RunError, match=r"checkpoint\.safetensors cannot be read.*start again"):
+        make_trainer(run).fit()
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+
+
 def test_interrupt_before_the_first_epoch_leaves_the_initial_model(make_trainer, tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", {})
     trainer = make_trainer(run)
