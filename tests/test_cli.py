@@ -82,9 +82,14 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_interrupt_leaves_a_usable_run_that_resumes(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "semimetric", "fit", "--out", str(tmp_path / "run"), "--epochs", "200", "--json"]
+    command = [sys.executable, "-m", "semimetric", "fit", "--out", str(tmp_path / "run"), "--json"]
+    command += ["--epochs", "6", "--batch-size", "10"]
     process = subprocess.Popen(
-        [*command, "--epochs", "6", "--batch-size", "10"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell leaves it ignored
     )
     deadline = time.monotonic() + 120
     while not (tmp_path / "run" / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
@@ -95,9 +100,7 @@ def test_interrupt_leaves_a_usable_run_that_resumes(tmp_path: Path) -> None:
     assert "--resume" in stderr
     assert json.loads(stdout.splitlines()[-1])["interrupted"]
     assert semimetric("evaluate", tmp_path / "run").returncode == 0
-    resumed = subprocess.run(
-        [*command, "--epochs", "6", "--batch-size", "10", "--resume"], capture_output=True, text=True, timeout=200
-    )
+    resumed = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=200)
     assert json.loads(resumed.stdout.splitlines()[-1])["epochs"] == 6
 
 
