@@ -96,6 +96,30 @@ def test_resume_continues_to_the_same_end_and_keeps_initial(tmp_path: Path, monk
     assert {name: resumed[name] for name in same} == {name: whole[name] for name in same}
 
 
+def test_interrupt_in_the_softmax_training_leaves_a_run_that_starts_again(tmp_path: Path) -> None:
+    from semimetric.training import Silent
+
+    class Stop(Silent):
+        def stage(self, what: str, done: int = 0, total: int | None = None) -> None:
+            if what == "softmax training":
+                raise KeyboardInterrupt
+
+    experiment = plan("digits", "affinity-triplets", **(QUICK | {"pretrain_epochs": 2}))
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(experiment, tmp_path / "run", device="cpu", progress=Stop())
+    assert evaluate_run(tmp_path / "run", device="cpu")["epoch"] == 0
+    resumed = run_experiment(experiment, tmp_path / "run", device="cpu", resume=True)
+    assert resumed["final"] == run_experiment(experiment, device="cpu")["final"]
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+    experiment = plan("digits", "affinity-triplets", **QUICK)
+    first = run_experiment(experiment, tmp_path / "run", device="cpu")
+    model = (tmp_path / "run" / "model.safetensors").read_bytes()
+    assert run_experiment(experiment, tmp_path / "run", device="cpu", resume=True) == first
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == model
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
