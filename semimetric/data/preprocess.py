@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar, Literal, Self, cast, get_args
 
@@ -17,7 +18,7 @@ _CONTRAST_FLOOR = 40.0
 _WHITENING_FLOOR = 10.0
 
 
-class Preprocess(nn.Module):
+class Preprocess(nn.Module, ABC):
     """Maps raw inputs (N, ...) to float32 inputs of the same shape.
 
     A kind is built from its ``parts``, tensors passed by name that become its buffers, and so a ``state_dict``
@@ -37,13 +38,13 @@ class Preprocess(nn.Module):
             self.register_buffer(name, tensor.float())
 
     @classmethod
+    @abstractmethod
     def fit(cls, inputs: Tensor) -> Self:
         """Compute the buffers from training inputs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the scaled inputs."""
-        raise NotImplementedError
 
 
 class Identity(Preprocess):
