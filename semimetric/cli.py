@@ -36,9 +36,9 @@ app.add_typer(datasets_app, name="datasets")
 stdout = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 160)
 stderr = Console(stderr=True, soft_wrap=True)
 
-DataDir = Annotated[Path | None, typer.Option(help="Folder that holds benchmark data. [default: $SEMIMETRIC_DATA]")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder that holds benchmark data; else the one SEMIMETRIC_DATA names.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON as the last line of standard output.")]
 
 _FIT_OPTIONS = settings_options(
     [
@@ -78,7 +78,7 @@ def fit(
     try:
         outcome = run_experiment(experiment, out, data_dir, device, resume, progress)
     except KeyboardInterrupt:
-        stderr.print("interrupted before the first epoch; start again with the same command and --resume")
+        stderr.print("interrupted outside of training; continue with the same command and --resume", highlight=False)
         raise typer.Exit(130) from None
     finally:
         progress.end()
