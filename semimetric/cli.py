@@ -36,7 +36,9 @@ app.add_typer(datasets_app, name="datasets")
 stdout = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 160)
 stderr = Console(stderr=True, soft_wrap=True)
 
-DataDir = Annotated[Path | None, typer.Option(help="Folder that holds benchmark data; else the one SEMIMETRIC_DATA names.")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder that holds benchmark data; else the one SEMIMETRIC_DATA names.")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON as the last line of standard output.")]
 
