@@ -1,0 +1,123 @@
+"""Metrics that minimise their objective in closed form: with a determinant bounded below, or near a prior.
+
+All matrices are symmetric (d, d) and are worked on in float64. A weighted sum of squared distances under a metric M is
+tr(M B), B the same sum over v v^T for the differences v; with weights of both signs B may be indefinite, and then an
+objective can fall for ever. Each function says how it guards against that.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from semimetric.checks import check_not_negative, check_positive
+from semimetric.errors import InputError
+
+RANK_TOLERANCE = 1e-12
+"""Eigenvalues below this share of the largest are taken for zeros that rounding has moved."""
+
+CAP_SHARE = 0.9
+"""Share of the largest weight that keeps a problem bounded at which a weight is capped."""
+
+
+def project_psd(matrix: Tensor) -> Tensor:
+    """Nearest positive semi-definite matrix in the Frobenius norm: negative eigenvalues become 0."""
+    values, vectors = torch.linalg.eigh(_symmetric(matrix))
+    return _symmetric((vectors * values.clamp(min=0)) @ vectors.T)
+
+
+def largest_weight(base: Tensor, subtracted: Tensor) -> float:
+    """Return the g_max below which ``base`` - g ``subtracted`` is positive definite, for a positive definite base.
+
+    It is 1 / lambda_max(B^-1/2 S B^-1/2), and infinite if S has no positive eigenvalue.
+    """
+    factor, failed = torch.linalg.cholesky_ex(_symmetric(base))
+    if int(failed):
+        raise InputError(
+            "base has an eigenvalue that is not positive, so that no weight keeps it positive definite; "
+            "add a small multiple of the identity to it."
+        )
+    half = torch.linalg.solve_triangular(factor, _symmetric(subtracted), upper=False)
+    relative = torch.linalg.solve_triangular(factor, half.T, upper=False)
+    values = torch.linalg.eigvalsh(_symmetric(relative))
+    largest = float(values[-1])
+    return 1 / largest if largest > RANK_TOLERANCE * float(values.abs().max()) else math.inf
+
+
+def minimize_with_unit_determinant(matrix: Tensor, floor: float) -> tuple[Tensor, int]:
+    """Argmin of tr(M B) over log det M >= 0, which is M = det(B)^(1/d) B^-1 for a positive definite B.
+
+    By the inequality of arithmetic and geometric mean, tr(M B) >= d det(M B)^(1/d) >= d det(B)^(1/d), with equality
+    for this M alone. Where B has an eigenvalue that is not positive there is no minimum: stretching M along it while
+    shrinking it elsewhere lowers tr(M B) for ever (0: towards an infimum). Eigenvalues of B below ``floor`` > 0 are
+    therefore raised to it.
+
+    Returns
+    -------
+    The matrix M, with determinant 1, and the number of eigenvalues that were raised.
+    """
+    check_positive(floor, "floor")
+    values, vectors = torch.linalg.eigh(_symmetric(matrix))
+    logs = values.clamp(min=floor).log()
+    minimizer = _symmetric((vectors * (logs.mean() - logs).exp()) @ vectors.T)
+    return minimizer, int((values < floor).sum())
+
+
+def logdet_proximal(prior: Tensor, form: Tensor, weight: float) -> tuple[Tensor, float]:
+    """Argmin over M of D_ld(M, ``prior``) + ``weight`` tr(M ``form``), D_ld the LogDet divergence.
+
+    For a positive definite prior M0 the gradient vanishes where M^-1 = M0^-1 + w T. Written as
+
+        M = F (I + w F^T T F)^-1 F^T,  M0 = F F^T,
+
+    it holds for singular priors too: the divergence is finite for matrices with the range of M0 only. ``form`` may be
+    indefinite. If mu = lambda_min(F^T T F) < 0 the objective has a minimum for w < 1 / |mu| only, and the weight is
+    capped at 0.9 of that.
+
+    Returns
+    -------
+    The matrix M, exactly symmetric, and the weight that was used.
+    """
+    check_not_negative(weight, "weight")
+    values, vectors = _range(prior)
+    if len(values) == 0:
+        return torch.zeros_like(vectors @ vectors.T), float(weight)
+    factor = vectors * values.sqrt()
+    shifts, directions = torch.linalg.eigh(_symmetric(factor.T @ _symmetric(form) @ factor))
+    lowest = float(shifts[0])
+    used = min(float(weight), CAP_SHARE / -lowest) if lowest < 0 else float(weight)
+    axes = factor @ directions
+    return _symmetric((axes / (1 + used * shifts)) @ axes.T), used
+
+
+def logdet_divergence(matrix: Tensor, prior: Tensor) -> float:
+    """LogDet divergence D_ld(M, M0) = tr(M M0^-1) - log det(M M0^-1) - d, on the range of the prior M0.
+
+    Infinite if M leaves the range of M0, or has not all of it. For symmetric positive semi-definite matrices.
+    """
+    values, vectors = _range(prior)
+    exact = _symmetric(matrix)
+    inside = vectors.T @ exact @ vectors
+    outside = exact - vectors @ inside @ vectors.T
+    if float(outside.norm()) > math.sqrt(RANK_TOLERANCE) * float(exact.norm()):
+        return math.inf
+    roots = values.sqrt()
+    ratios = torch.linalg.eigvalsh(_symmetric(inside / roots[:, None] / roots))
+    if len(ratios) and float(ratios[0]) <= RANK_TOLERANCE * float(ratios[-1]):
+        return math.inf
+    return float((ratios - ratios.log() - 1).sum())
+
+
+def _range(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (r,) that are not 0, and their vectors (d, r), of a positive semi-definite matrix of rank r."""
+    values, vectors = torch.linalg.eigh(_symmetric(matrix))
+    kept = int((values > RANK_TOLERANCE * float(values[-1].clamp(min=0))).sum())
+    first = len(values) - kept
+    return values[first:], vectors[:, first:]
+
+
+def _symmetric(matrix: Tensor) -> Tensor:
+    exact = matrix.to(torch.float64)
+    return (exact + exact.T) / 2

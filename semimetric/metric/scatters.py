@@ -1,0 +1,149 @@
+"""Scatter matrices of differences between examples, and the mean squared distances that are their traces.
+
+For a metric M the mean squared distance over a set of pairs is tr(M S), S the mean of v v^T over their differences v.
+Everything a linear metric learns from labelled pairs, or from the edges of a graph, is therefore in a few such S.
+
+Differences need not be listed to be summed. With class means m, class sizes c and n examples
+
+    sum over pairs of one class    v v^T = sum_i c_i (z_i - m_i)(z_i - m_i)^T,
+    sum over pairs of two classes  v v^T = sum_i (n - c_i) (z_i - m_i)(z_i - m_i)^T + n sum_i (m_i - m)(m_i - m)^T,
+
+where m_i and c_i belong to the class of example i and m is the mean of all. These are sums of squares: unlike the
+difference of two totals they lose no digits when classes are tight, and they are positive semi-definite as computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from semimetric.checks import check_dense, check_finite, check_labels
+from semimetric.errors import InputError
+
+PAIR_BLOCK = 4096
+"""Differences that ``weighted_scatter`` holds at a time."""
+
+
+@dataclass(frozen=True)
+class PairScatters:
+    """Means of v v^T, (d, d), over the unordered pairs of one class and of two, and how many pairs these were."""
+
+    similar: Tensor
+    dissimilar: Tensor
+    similar_pairs: int
+    dissimilar_pairs: int
+
+
+def pair_scatters(features: Tensor, classes: Tensor) -> PairScatters:
+    """Scatter of the labelled pairs of ``features`` (n, d) with ``classes`` (n,), integers from 0 up.
+
+    In the features' own type, differentiable, in O(n d^2 + n C d) for C classes. Without a pair a scatter is 0.
+    """
+    classes = check_labelled(features, classes)
+    n = len(features)
+    _, members, counts = torch.unique(classes, return_inverse=True, return_counts=True)
+    check_dense(n, len(counts), "Give fewer examples or fewer classes.")
+    membership = torch.nn.functional.one_hot(members, len(counts)).to(features.dtype)
+    centred = features - features.mean(0)
+    means = membership @ (membership.T @ centred / counts[:, None])
+    sizes = counts[members]
+    within = centred - means
+    similar_pairs = int((counts * (counts - 1)).sum()) // 2
+    dissimilar_pairs = n * (n - 1) // 2 - similar_pairs
+    similar = _gram(within, sizes)
+    dissimilar = _gram(within, n - sizes) + n * _gram(means, torch.ones_like(sizes))
+    return PairScatters(
+        similar / similar_pairs if similar_pairs else torch.zeros_like(similar),
+        dissimilar / dissimilar_pairs if dissimilar_pairs else torch.zeros_like(dissimilar),
+        similar_pairs,
+        dissimilar_pairs,
+    )
+
+
+def pair_means(embeddings: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean squared distances over the pairs of one class and over those of two, each 0-d and 0 without a pair.
+
+    They are the traces of ``pair_scatters`` of ``embeddings`` (n, l), made for a mini-batch: differentiable, and of
+    shapes that depend on n alone, so that a step with them can be recorded. An n x n mask finds the class means.
+    """
+    n = len(embeddings)
+    same = (classes[:, None] == classes[None, :]).to(embeddings.dtype)
+    sizes = same.sum(1)
+    centred = embeddings - embeddings.mean(0)
+    means = same @ centred / sizes[:, None]
+    within = (centred - means).square().sum(1)
+    similar = (sizes * within).sum()
+    dissimilar = ((n - sizes) * within).sum() + n * means.square().sum()
+    return _mean(similar, (sizes - 1).sum() / 2), _mean(dissimilar, (n - sizes).sum() / 2)
+
+
+def weighted_scatter(features: Tensor, pairs: Tensor, weights: Tensor, scales: Tensor | None = None) -> Tensor:
+    """Sum of w v v^T over ``pairs`` (P, 2) of rows of ``features`` (n, d), with v = s_0 z_i - s_1 z_j: (d, d).
+
+    ``weights`` (P,) may have either sign; ``scales`` (P, 2) are ones if not given. In the features' own type, and a
+    block of differences at a time, so that no (P, d) matrix is ever held unless gradients are asked for.
+    """
+    _check_pairs(pairs, weights, scales)
+    total = features.new_zeros(features.shape[1], features.shape[1])
+    for start in range(0, len(pairs), PAIR_BLOCK):
+        block = slice(start, start + PAIR_BLOCK)
+        rows = _differences(features, pairs[block], None if scales is None else scales[block])
+        total = total + _gram(rows, weights[block])
+    return total
+
+
+def weighted_energy(embeddings: Tensor, pairs: Tensor, weights: Tensor, scales: Tensor | None = None) -> Tensor:
+    """Sum of w ||s_0 e_i - s_1 e_j||^2 over ``pairs`` (P, 2): the trace of ``weighted_scatter``, 0-d.
+
+    Made for the few pairs of a mini-batch: all P differences are held, gradients flow to ``embeddings`` (n, l) and,
+    where asked for, to the weights.
+    """
+    _check_pairs(pairs, weights, scales)
+    lengths = _differences(embeddings, pairs, scales).square().sum(1)
+    return (weights.to(lengths.dtype) * lengths).sum()
+
+
+def check_labelled(features: Tensor, classes: Tensor) -> Tensor:
+    """Refuse features that are no finite matrix and classes that are not one number from 0 up for each row."""
+    if features.ndim != 2 or 0 in features.shape or not features.is_floating_point():
+        raise InputError(
+            f"features have the shape {tuple(features.shape)} and the type {features.dtype}; "
+            "give a floating-point matrix (n, d) with at least one row and one column."
+        )
+    check_finite(features.detach(), "features")
+    classes = check_labels(classes, len(features), "classes")
+    if bool((classes < 0).any()):
+        raise InputError("classes hold -1, which stands for unlabelled; give the labelled examples only.")
+    return classes
+
+
+def _check_pairs(pairs: Tensor, weights: Tensor, scales: Tensor | None) -> None:
+    count = len(pairs)
+    fits = pairs.shape == (count, 2) and weights.shape == (count,) and (scales is None or scales.shape == (count, 2))
+    if not fits or pairs.dtype != torch.int64:
+        raise InputError(
+            f"pairs, weights and scales have the shapes {tuple(pairs.shape)}, {tuple(weights.shape)} and "
+            f"{None if scales is None else tuple(scales.shape)}, and pairs are {pairs.dtype}; "
+            "give int64 pairs (P, 2), weights (P,) and scales (P, 2) or None."
+        )
+
+
+def _differences(points: Tensor, pairs: Tensor, scales: Tensor | None) -> Tensor:
+    left, right = points[pairs].unbind(1)
+    if scales is None:
+        return left - right
+    first, second = scales.to(points.dtype).unsqueeze(2).unbind(1)
+    return first * left - second * right
+
+
+def _gram(rows: Tensor, weights: Tensor) -> Tensor:
+    """Sum of w x x^T over the rows x, exactly symmetric."""
+    product = rows.T @ (weights.to(rows.dtype)[:, None] * rows)
+    return (product + product.T) / 2
+
+
+def _mean(total: Tensor, count: Tensor) -> Tensor:
+    """``total`` / ``count``, and exactly 0 (with gradient 0) where there was nothing to count."""
+    return torch.where(count > 0, total / count.clamp(min=1), torch.zeros_like(total))
