@@ -27,12 +27,14 @@ class Job:
     preset: str = "paper"
     settings: dict[str, Any] = field(default_factory=dict)
     label: str = ""
+    cut: int | None = None
+    """Score the largest ``cut`` dimensions of the final metric too."""
 
 
 def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[str, Any]:
     """Run one job and return its outcome with the log of its epochs."""
     torch.set_num_threads(threads)
-    from semimetric.experiment import plan, run_experiment
+    from semimetric.experiment import evaluate_run, plan, run_experiment
     from semimetric.training import Run, Silent
 
     class Quiet(Silent):
@@ -45,6 +47,8 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
         out = Path(folder) / "run"
         outcome = run_experiment(experiment, out, data_dir, device, progress=Quiet())
         history = Run.open(out).history()
+        if job.cut:
+            outcome["cut"] = evaluate_run(out, data_dir, device, job.cut)["scores"]
     wall = time.perf_counter() - began
     facts = {"label": job.label, "settings": job.settings, "config": experiment.config(), "history": history}
     return outcome | facts | {"run": None, "wall": wall}

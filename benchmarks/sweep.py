@@ -1,6 +1,6 @@
 """Choose a setting on validation data: a grid over seeds, judged by what selects models in training, never by test.
 
-python benchmarks/sweep.py --dataset mnist --grid lr=1e-8,1e-7 --grid metric_every=batch,epoch --seeds 0,1
+python benchmarks/sweep.py --method lrml --dataset mnist --grid lr=1e-8,1e-7 --seeds 0,1 --data-dir DATA
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
     """Run the grid and print a line per job."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", action="append", required=True)
-    parser.add_argument("--method", default="affinity-triplets")
+    parser.add_argument("--method", action="append", required=True)
     parser.add_argument("--preset", default="paper")
     parser.add_argument("--grid", action="append", default=[], help="NAME=VALUE,VALUE,...")
     parser.add_argument("--seeds", default="0")
@@ -34,10 +34,10 @@ def main() -> None:
 
     axes = [(name, values.split(",")) for name, values in (entry.split("=") for entry in args.grid)]
     jobs = []
-    for dataset, *choice in itertools.product(args.dataset, *(values for _, values in axes)):
+    for dataset, method, *choice in itertools.product(args.dataset, args.method, *(values for _, values in axes)):
         settings = {name: value_of(value) for (name, _), value in zip(axes, choice, strict=True)}
-        label = " ".join([dataset, *(f"{name}={value}" for name, value in settings.items())])
-        jobs += [Job(dataset, args.method, int(seed), args.preset, settings, label) for seed in args.seeds.split(",")]
+        label = " ".join([dataset, method, *(f"{name}={value}" for name, value in settings.items())])
+        jobs += [Job(dataset, method, int(seed), args.preset, settings, label) for seed in args.seeds.split(",")]
 
     rows = []
     for outcome in run_jobs(jobs, args.data_dir, workers=args.workers):

@@ -102,6 +102,8 @@ def _print_outcome(outcome: dict[str, Any], as_json: bool) -> None:
     stdout.print(score_table({"Initial": outcome["initial"], "Final": outcome["final"]}, title))
     if outcome["best_epoch"] == 0:
         stdout.print("No epoch beat the start: the model before training is kept.", highlight=False)
+    if outcome["guards"]:
+        stdout.print(f"guards at work: {', '.join(outcome['guards'])}", highlight=False)
     stdout.print(
         f"best epoch {outcome['best_epoch']} of {outcome['epochs']}, {outcome['seconds']:.0f} s on "
         f"{outcome['device']}, run in {outcome['run']}",
@@ -112,17 +114,21 @@ def _print_outcome(outcome: dict[str, Any], as_json: bool) -> None:
 @app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Run folder, the --out of 'fit'.")],
+    components: Annotated[
+        int | None, typer.Option(help="Keep this many dimensions of the metric, those of its largest eigenvalues.")
+    ] = None,
     device: Device = "auto",
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Score the best model of a run on the test set of its dataset."""
-    outcome = evaluate_run(run, data_dir, device)
+    outcome = evaluate_run(run, data_dir, device, components)
     if as_json:
         sys.stdout.write(json.dumps(outcome) + "\n")
         return
     title = f"{outcome['method']} on {outcome['dataset']}, seed {outcome['seed']}: test set, per cent"
-    stdout.print(score_table({f"Epoch {outcome['epoch']}": outcome["scores"]}, title))
+    row = f"Epoch {outcome['epoch']}, {outcome['components']} dimensions"
+    stdout.print(score_table({row: outcome["scores"]}, title))
 
 
 @app.command()

@@ -100,8 +100,7 @@ class Experiment:
 def plan(dataset: str, method: str, seed: int = 0, preset: str = "default", **values: Any) -> Experiment:
     """Settings from a preset, overridden by ``values``; a setting that nothing has is refused by name.
 
-    A preset may speak of settings that another method has and this one has not; those are left out. Data that is
-    withheld by ``validation_share`` chooses the best model, unless ``selection`` says otherwise.
+    Data that is withheld by ``validation_share`` chooses the best model, unless ``selection`` says otherwise.
     """
     check_dataset(dataset)
     if not 0 <= seed < 2**63:
@@ -117,7 +116,7 @@ def plan(dataset: str, method: str, seed: int = 0, preset: str = "default", **va
     for name in values:
         if name not in known:
             raise InputError(f"method {method!r} has no setting {name!r}; it has: {', '.join(sorted(known))}.")
-    chosen = {name: value for name, value in preset_values(preset, dataset).items() if name in known} | values
+    chosen = preset_values(preset, dataset, method) | values
     if values.get("validation_share") and "selection" not in values:
         chosen["selection"] = "validation"
     built = {
@@ -198,6 +197,7 @@ def run_experiment(
         "best_epoch": result.best_epoch,
         "epochs": result.epochs,
         "interrupted": result.interrupted,
+        "guards": list(result.guards),
         "seconds": round(result.seconds, 3),
         "device": where.type,
         "run": None if out is None else str(out),
@@ -232,8 +232,10 @@ def score(encoder: nn.Module, metric: Metric, inputs: Tensor, labels: Tensor) ->
     return evaluate(metric.transform(encode(encoder, inputs)), labels)
 
 
-def evaluate_run(path: Path, data_dir: Path | None = None, device: str = "auto") -> dict[str, Any]:
-    """Score the best model of a run on the test set of its dataset."""
+def evaluate_run(
+    path: Path, data_dir: Path | None = None, device: str = "auto", components: int | None = None
+) -> dict[str, Any]:
+    """Score the best model of a run on the test set of its dataset; ``components`` keeps its largest dimensions."""
     run = Run.open(path)
     experiment = Experiment.from_config(run.config())
     where = choose_device(device)
@@ -246,12 +248,15 @@ def evaluate_run(path: Path, data_dir: Path | None = None, device: str = "auto")
         load_model(encoder, tensors)
     except RuntimeError as error:
         raise RunError(f"the model in {path} does not fit its config: {error}") from error
-    metric = Metric(tensors["metric.factor"]).to(where)
+    metric = Metric(tensors["metric.factor"])
+    if components is not None:
+        metric = Metric.from_matrix(metric.matrix, components)
     return {
         "method": experiment.method,
         "dataset": experiment.dataset,
         "seed": experiment.seed,
         "epoch": state["epoch"],
-        "scores": score(encoder.to(where), metric, inputs.to(where), dataset.test.labels),
+        "components": metric.factor.shape[1],
+        "scores": score(encoder.to(where), metric.to(where), inputs.to(where), dataset.test.labels),
         "run": str(path),
     }

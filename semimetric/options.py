@@ -11,25 +11,48 @@ import typer
 
 
 def settings_options(groups: Iterable[tuple[str, type[Any]]]) -> dict[str, inspect.Parameter]:
-    """One keyword parameter per distinct field name; a field that several groups share is one flag."""
-    parameters: dict[str, inspect.Parameter] = {}
+    """One keyword parameter per distinct field name; a field that several groups share is one flag.
+
+    Its help and its choices are those of the first group that has it; the groups are named, with their defaults where
+    those differ.
+    """
+    owners: dict[str, list[tuple[str, type[Any]]]] = {}
     for panel, kind in groups:
-        hints = get_type_hints(kind)
         for field in dataclasses.fields(kind):
-            if field.name not in parameters:
-                parameters[field.name] = _parameter(field, hints[field.name], panel)
-    return parameters
+            owners.setdefault(field.name, []).append((panel, kind))
+    return {name: _parameter(name, held_by) for name, held_by in owners.items()}
 
 
-def _parameter(field: dataclasses.Field[Any], hint: Any, panel: str) -> inspect.Parameter:
-    flag = "--" + field.name.replace("_", "-")
+def _parameter(name: str, owners: list[tuple[str, type[Any]]]) -> inspect.Parameter:
+    panel, kind = owners[0]
+    field = _field(kind, name)
+    hint = get_type_hints(kind)[name]
+    flag = "--" + name.replace("_", "-")
     names = f"{flag}/--no-{flag[2:]}" if hint is bool else flag
     choices = f" One of {', '.join(get_args(hint))}." if get_origin(hint) is Literal else ""
-    help = f"{field.metadata['help']}{choices} (Default {field.default}, or the preset's.)"
+    shared = f" For {', '.join(_short(owner) for owner, _ in owners)}." if len(owners) > 1 else ""
+    help = f"{field.metadata['help']}{choices}{shared} ({_defaults(name, owners)}, or the preset's.)"
     plain = str if get_origin(hint) is Literal else hint
+    panel = panel if len(owners) == 1 else "Several methods"
     option = typer.Option(names, help=help, rich_help_panel=panel, show_default=False)
     annotation: Any = Annotated[plain | None, option]
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _defaults(name: str, owners: list[tuple[str, type[Any]]]) -> str:
+    """The default, with the owners that have another."""
+    by_panel = {panel: _field(kind, name).default for panel, kind in owners}
+    first, *others = by_panel.items()
+    differing = [f"{_short(panel)}: {value}" for panel, value in others if value != first[1]]
+    return "; ".join([f"Default {first[1]}", *differing])
+
+
+def _short(panel: str) -> str:
+    return panel.removeprefix("Method ")
+
+
+def _field(kind: type[Any], name: str) -> dataclasses.Field[Any]:
+    return next(field for field in dataclasses.fields(kind) if field.name == name)
 
 
 def with_options(parameters: dict[str, inspect.Parameter]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -9,6 +9,7 @@ import torch
 from semimetric.data import load_dataset
 from semimetric.errors import InputError, RunError
 from semimetric.experiment import Experiment, evaluate_run, plan, prepare, run_experiment
+from semimetric.methods import method_names
 from semimetric.presets import PRESETS
 from semimetric.training import Run
 
@@ -28,9 +29,10 @@ def test_the_paper_preset_is_the_paper() -> None:
     assert cifar.method_settings.components == 32
 
 
+@pytest.mark.parametrize("method", method_names())
 @pytest.mark.parametrize(("preset", "dataset"), [(p, d) for p in PRESETS for d in PRESETS[p]])
-def test_every_preset_builds_and_its_config_comes_back(preset: str, dataset: str) -> None:
-    experiment = plan(dataset, "affinity-triplets", 3, preset)
+def test_every_preset_builds_and_its_config_comes_back(preset: str, dataset: str, method: str) -> None:
+    experiment = plan(dataset, method, 3, preset)
     assert Experiment.from_config(json.loads(json.dumps(experiment.config()))) == experiment
 
 
@@ -169,9 +171,9 @@ def test_recorded_steps_train_as_plain_ones_do() -> None:
 
     experiment = plan("digits", "affinity-triplets", **(QUICK | {"epochs": 2, "metric_every": "batch", "lr": 1e-5}))
     recorded = run_experiment(experiment, device="cuda")
-    AffinityTriplets.capturable = False
+    AffinityTriplets.capturable_loss = False
     try:
         plain = run_experiment(experiment, device="cuda")
     finally:
-        AffinityTriplets.capturable = True
+        AffinityTriplets.capturable_loss = True
     assert recorded["final"] == pytest.approx(plain["final"], abs=0.02)

@@ -5,14 +5,21 @@ from semimetric.graph.affinities import (
     propagate_labels,
     propagated_affinity_matrix,
 )
+from semimetric.graph.density import density_affinities
+from semimetric.graph.edges import node_degrees, symmetric_edges
 from semimetric.graph.modes import graph_modes, neighbor_density
 from semimetric.graph.neighbors import nearest_neighbors
+from semimetric.graph.propagated_form import propagated_form
 
 __all__ = [
+    "density_affinities",
     "graph_modes",
     "nearest_neighbors",
     "neighbor_density",
+    "node_degrees",
     "propagate_affinities",
     "propagate_labels",
     "propagated_affinity_matrix",
+    "propagated_form",
+    "symmetric_edges",
 ]

@@ -84,12 +84,10 @@ class AffinityTriplets(Method[Triplets]):
     summary = "triplets from propagated affinities, angular loss, orthogonal metric"
     reference = "Dutta, Harandi and Sekhar, AAAI 2021"
     needs = Needs(labels=True, unlabelled=True, graph=True)
-    capturable = True
+    capturable_loss = True
+    capturable_metric = True
     Settings = AffinityTripletsSettings
-
-    def __init__(self, settings: AffinityTripletsSettings | None = None) -> None:
-        super().__init__()
-        self.settings = settings or AffinityTripletsSettings()
+    settings: AffinityTripletsSettings
 
     def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
         """A random orthonormal L, as in the paper."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from semimetric.errors import InputError
 from semimetric.metric import Metric
 
 
@@ -44,7 +45,7 @@ class Constraints(Protocol):
         """Number of constraints."""
         ...
 
-    def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Self]:
+    def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Constraints]:
         """Shuffled mini-batches of exactly ``size`` constraints; the remainder is dropped."""
         ...
 
@@ -62,16 +63,52 @@ class Method(nn.Module, ABC, Generic[C]):
     Features are the l2-normalised outputs of the encoder, (n, d). A method may own trainable parts and buffers:
     they are ordinary module state, trained beside the encoder and saved with the run.
 
-    ``capturable`` says that ``update_metric`` and ``loss`` never wait for values on the host, and that all
-    mini-batches of an epoch are dataclasses of tensors of the same shapes: a GPU may then record a step and replay it.
+    ``capturable_loss`` says that ``loss`` never waits for values on the host, and that all mini-batches of an epoch are
+    dataclasses of tensors of the same shapes; ``capturable_metric`` says the same of ``update_metric``. A GPU may then
+    record a step, with the metric's update where that belongs to it, and replay it.
+
+    A guard is a departure from the method as it is written that keeps its problem solvable: a capped weight, a
+    replaced prior. ``bind_guard`` notes one, ``take_guards`` hands over what was noted since it was last asked.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     reference: ClassVar[str]
     needs: ClassVar[Needs]
-    capturable: ClassVar[bool] = False
+    capturable_loss: ClassVar[bool] = False
+    capturable_metric: ClassVar[bool] = False
     Settings: ClassVar[type[Any]]
+    settings: Any
+
+    def __init__(self, settings: Any = None) -> None:
+        super().__init__()
+        self.settings = self.Settings() if settings is None else settings
+        self._guards: dict[str, str] = {}
+
+    def bind_guard(self, name: str, sentence: str) -> None:
+        """Note that the guard ``name`` is at work; ``sentence`` tells the user what was done and why."""
+        self._guards[name] = sentence
+
+    def take_guards(self) -> dict[str, str]:
+        """Sentences of the guards noted since this was last asked, by name."""
+        taken, self._guards = self._guards, {}
+        return taken
+
+    def check_labels(self, labels: Tensor) -> None:
+        """Refuse labels (-1 = unknown) from which this method cannot learn."""
+        known = labels[labels >= 0]
+        if not self.needs.labels:
+            return
+        if len(known) == 0:
+            raise InputError(
+                f"method {self.name!r} needs labels and there is none: every label is -1. "
+                "Label a few examples of each class."
+            )
+        if len(torch.unique(known)) < 2:
+            raise InputError(
+                f"method {self.name!r} needs labelled examples of at least 2 classes, all {len(known)} are of class "
+                f"{int(known[0])}. Label some of another class."
+            )
 
     @abstractmethod
     def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
@@ -91,6 +128,11 @@ class Method(nn.Module, ABC, Generic[C]):
     @abstractmethod
     def loss(self, metric: Metric, features: Tensor, constraints: C) -> Tensor:
         """Metric fixed: what the encoder minimises on the features of ``constraints.nodes``."""
+
+    def metric_objective(self, metric: Metric, features: Tensor, constraints: C) -> float:
+        """What ``update_metric`` lowers; the loss, unless the method has more to say about the metric."""
+        with torch.no_grad():
+            return float(self.loss(metric, features, constraints))
 
     @abstractmethod
     def statistics(self, metric: Metric, features: Tensor, constraints: C) -> dict[str, float]:

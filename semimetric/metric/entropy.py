@@ -25,13 +25,18 @@ ARMIJO = 1e-4
 
 HALVINGS = 30
 
-CURVATURE = 0.1
-"""s sigma(s) + CURVATURE s^2 / 2 is convex: the second derivative of s sigma(s) is never below -0.1."""
+INFLECTION = 1.5434046384182083
+"""Where the entropy turns from concave to convex: s tanh(s/2) = 1."""
 
 
 def binary_entropy(s: Tensor) -> Tensor:
     """H of the probability sigma(s); even in s, log 2 at 0, finite for every s."""
     return torch.sigmoid(s) * softplus(-s) + torch.sigmoid(-s) * softplus(s)
+
+
+def entropy_slope(s: Tensor) -> Tensor:
+    """H'(s) = -s sigma(s) sigma(-s)."""
+    return -s * torch.sigmoid(s) * torch.sigmoid(-s)
 
 
 def label_surprise(distances: Tensor, same: Tensor, different: Tensor, eta: float) -> Tensor:
@@ -75,8 +80,7 @@ class EntropyProblem:
     def gradient(self, matrix: Tensor) -> Tensor:
         """The gradient of J without its trace term."""
         s = self.eta - _squared_lengths(self.unknown, matrix)
-        doubt = self.mu * s * torch.sigmoid(s) * torch.sigmoid(-s)
-        return self.known_gradient(matrix) + _weighted(self.unknown, doubt)
+        return self.known_gradient(matrix) - _weighted(self.unknown, self.mu * entropy_slope(s))
 
     def known_gradient(self, matrix: Tensor) -> Tensor:
         """The part of ``gradient`` that known pairs make."""
@@ -87,21 +91,19 @@ class EntropyProblem:
     def surrogate(self, matrix: Tensor) -> ConvexSurrogate:
         """A convex problem that lies on or above J and touches it at ``matrix``."""
         s = self.eta - _squared_lengths(self.unknown, matrix)
-        p = torch.sigmoid(s)
-        return ConvexSurrogate(self, p + s * p * (1.0 - p) + CURVATURE * s)
+        return ConvexSurrogate(self, entropy_slope(s.clamp(-INFLECTION, INFLECTION)))
 
 
 @dataclass(frozen=True)
 class ConvexSurrogate:
-    """J with the concave part of the entropy of unknown pairs replaced by its tangent.
+    """J with the concave part of the entropy of unknown pairs replaced by its tangents, of the given ``slopes``.
 
-    H(s) = softplus(s) - s sigma(s), and s sigma(s) + c s^2/2 is convex; so H lies below softplus(s) + c s^2/2 - slope
-    s plus a constant, with the slope of that convex function where the tangent was taken: near the threshold a soft
-    label.
+    H is concave for |s| up to c = 1.54 and convex beyond. With s clipped to [-c, c] as t, H is the convex function
+    H(s) - H(t) - H'(t)(s - t) plus a concave one with the slope H'(t). An undecided pair is so drawn to its side.
     """
 
     problem: EntropyProblem
-    slope: Tensor
+    slopes: Tensor
 
     @property
     def trace_weight(self) -> float:
@@ -112,15 +114,16 @@ class ConvexSurrogate:
         """The surrogate up to a constant."""
         whole = self.problem
         s = whole.eta - _squared_lengths(whole.unknown, matrix)
-        above = (softplus(s) + 0.5 * CURVATURE * s.square() - self.slope * s).sum() / max(1, len(s))
-        return whole.known_cost(matrix) + whole.mu * float(above)
+        t = s.clamp(-INFLECTION, INFLECTION)
+        convex = binary_entropy(s) - binary_entropy(t) - entropy_slope(t) * (s - t)
+        return whole.known_cost(matrix) + whole.mu * float((convex + self.slopes * s).sum()) / max(1, len(s))
 
     def gradient(self, matrix: Tensor) -> Tensor:
         """The gradient of ``cost`` without its trace term."""
         whole = self.problem
         s = whole.eta - _squared_lengths(whole.unknown, matrix)
-        fall = self.slope - torch.sigmoid(s) - CURVATURE * s
-        return whole.known_gradient(matrix) + _weighted(whole.unknown, whole.mu * fall)
+        rise = entropy_slope(s) - entropy_slope(s.clamp(-INFLECTION, INFLECTION)) + self.slopes
+        return whole.known_gradient(matrix) - _weighted(whole.unknown, whole.mu * rise)
 
 
 @dataclass(frozen=True)
@@ -193,5 +196,5 @@ def _squared_lengths(pairs: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _weighted(pairs: Tensor, weights: Tensor) -> Tensor:
-    """Mean of w v v^T; its sign turns with that of d s / d M = -v v^T where the weights are slopes in s."""
+    """Mean of w v v^T, which is minus d/dM of the mean of a function of s with the slopes w."""
     return (pairs * weights[:, None]).T @ pairs / max(1, len(pairs))

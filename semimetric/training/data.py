@@ -76,18 +76,7 @@ def _check_inputs(inputs: Any, name: str) -> Tensor:
 
 def check_needs(method: Method[Any], data: TrainingData) -> None:
     """Refuse, before anything is trained or written, data that the method cannot use."""
-    known = data.labels[data.labelled]
-    if method.needs.labels:
-        if len(known) == 0:
-            raise InputError(
-                f"method {method.name!r} needs labels and there is none: every label is -1. "
-                "Label a few examples of each class."
-            )
-        if len(torch.unique(known)) < 2:
-            raise InputError(
-                f"method {method.name!r} needs labelled examples of at least 2 classes, all {len(known)} are of class "
-                f"{int(known[0])}. Label some of another class."
-            )
+    method.check_labels(data.labels)
     if method.needs.unlabelled and len(data.unlabelled) == 0:
         raise InputError(
             f"method {method.name!r} learns from unlabelled examples and there is none: no label is -1. "

@@ -6,8 +6,8 @@ import warnings
 from typing import Any, Protocol
 
 
-class CollapseWarning(UserWarning):
-    """The embedding is losing its spread."""
+class TrainingWarning(UserWarning):
+    """Something about a training run that its user should know."""
 
 
 class Progress(Protocol):
@@ -49,7 +49,7 @@ class Silent:
 
     def warn(self, message: str) -> None:
         """Warn through ``warnings``."""
-        warnings.warn(message, CollapseWarning, stacklevel=3)
+        warnings.warn(message, TrainingWarning, stacklevel=3)
 
     def end(self) -> None:
         """Say nothing."""

@@ -39,7 +39,7 @@ class TrainingStep:
         self.train_encoder = train_encoder
         self._batch_type: type[Any] | None = None
         self._graphed: GraphedFunction | None = None
-        if inputs.is_cuda and method.capturable:
+        if inputs.is_cuda and method.capturable_loss and (method.capturable_metric or not update_metric):
             self._graphed = GraphedFunction(self._on_tensors, self._changed_by_a_step)
 
     def __call__(self, metric: Metric, rows: Tensor, batch: Any) -> Metric:

@@ -56,6 +56,7 @@ class TrainingResult:
     epochs: int
     interrupted: bool
     seconds: float
+    guards: tuple[str, ...]
 
 
 class Trainer:
@@ -113,6 +114,7 @@ class Trainer:
         self.declining = False
         self.warned = False
         self.collapsed = False
+        self.guards: list[str] = []
 
     def fit(self) -> TrainingResult:
         """Train to the last epoch, or until interrupted, and load the best model into the encoder."""
@@ -129,7 +131,9 @@ class Trainer:
                 self.progress.end()
                 self._load_best()
         best_epoch = self.best.epoch if self.best else 0
-        return TrainingResult(self.encoder, self.metric, best_epoch, self.epoch, interrupted, self.seconds)
+        return TrainingResult(
+            self.encoder, self.metric, best_epoch, self.epoch, interrupted, self.seconds, tuple(self.guards)
+        )
 
     def _load_best(self) -> None:
         """Put the best model into the encoder; before the first score that is the model as it stands."""
@@ -180,6 +184,7 @@ class Trainer:
         self._watch(spread, score, record.get("active_share"))
         record |= {"mean_distance": spread.mean_distance, "effective_rank": spread.effective_rank}
         record |= {f"selection_{name}": value for name, value in scores.items()}
+        record |= self._report_guards()
         record["best"] = self.best is None or score > self.best.score
         if record["best"]:
             self._keep(Best(self.epoch, score, self._model_tensors()))
@@ -216,6 +221,15 @@ class Trainer:
         self.collapsed = spread.mean_distance < SINGLE_POINT
         if self.collapsed:
             self.progress.warn(f"epoch {self.epoch}: all examples have the same embedding, so training stops here.")
+
+    def _report_guards(self) -> dict[str, list[str]]:
+        """The guards that bound in this epoch, for its record; each is said once in a run."""
+        bound = self.method.take_guards()
+        for name, sentence in bound.items():
+            if name not in self.guards:
+                self.guards.append(name)
+                self.progress.warn(sentence)
+        return {"guards": sorted(bound)} if bound else {}
 
     def _score(self) -> tuple[Score, dict[str, float]]:
         if self.settings.selection == "last":
@@ -267,6 +281,7 @@ class Trainer:
             "declining": self.declining,
             "warned": self.warned,
             "collapsed": self.collapsed,
+            "guards": self.guards,
         }
         run.write_tensors("checkpoint.safetensors", tensors, state)
 

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from semimetric.metric.closed_forms import project_psd
 from semimetric.metric.entropy import (
-    CURVATURE,
+    INFLECTION,
     EntropyProblem,
     binary_entropy,
     convex_steps,
+    entropy_slope,
     label_surprise,
     projected_gradient,
 )
@@ -73,11 +74,13 @@ def test_gradients_equal_finite_differences(mu: float) -> None:
         assert float((part.gradient(matrix) * direction).sum()) + trace == pytest.approx(slope, rel=1e-6)
 
 
-def test_curvature_makes_the_subtracted_part_convex() -> None:
-    s = torch.linspace(-50, 50, 200_001, dtype=torch.float64)
-    p = torch.sigmoid(s)
-    second_derivative = p * (1 - p) * (2 + s * (1 - 2 * p))
-    assert float(second_derivative.min()) > -CURVATURE
+def test_entropy_turns_at_its_inflection() -> None:
+    s = torch.linspace(-30, 30, 60_001, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(binary_entropy(s).sum(), s, create_graph=True)
+    (bend,) = torch.autograd.grad(slope.sum(), s)
+    assert torch.allclose(slope, entropy_slope(s), atol=1e-12)
+    assert bool((bend[s.abs() < INFLECTION] <= 1e-12).all())
+    assert bool((bend[s.abs() > INFLECTION] >= -1e-12).all())
 
 
 @given(seed=st.integers(0, 1000))

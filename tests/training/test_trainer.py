@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from semimetric.errors import DivergedError, InputError, RunError
 from semimetric.metric import GraphedFunction, Metric
-from semimetric.training import CollapseWarning, Run, Silent, Trainer, TrainingData, TrainingSettings
+from semimetric.training import Run, Silent, Trainer, TrainingData, TrainingSettings, TrainingWarning
 from semimetric.training.schedule import PartitionSchedule
 from semimetric.training.selection import labels_score, validation_score
 from semimetric.training.step import TrainingStep, create_state
@@ -197,9 +197,9 @@ def test_collapse_is_noticed_once_and_the_best_model_stays(make_trainer, monkeyp
             last.bias.fill_(1.0)
 
     monkeypatch.setattr(trainer, "_train_batches", collapse)
-    with pytest.warns(CollapseWarning) as caught:
+    with pytest.warns(TrainingWarning) as caught:
         result = trainer.fit()
-    messages = [str(w.message) for w in caught if w.category is CollapseWarning]
+    messages = [str(w.message) for w in caught if w.category is TrainingWarning]
     assert "the embedding is collapsing" in messages[0]
     assert "training stops here" in messages[1]
     assert len(messages) == 2
@@ -279,7 +279,7 @@ def test_a_falling_score_is_said_once(make_trainer, monkeypatch: pytest.MonkeyPa
     scores = iter([0.9, 0.7, 0.9, 0.7, 0.6])
     monkeypatch.setattr(trainer, "_score", lambda: ((next(scores),), {}))
     with pytest.warns(
-        CollapseWarning, match=r"epoch 4: the embedding is coming undone.*from 0\.900 to 0\.600"
+        TrainingWarning, match=r"epoch 4: the embedding is coming undone.*from 0\.900 to 0\.600"
     ) as caught:
         trainer.fit()
     assert len(caught) == 1
@@ -289,7 +289,7 @@ def test_many_violated_constraints_are_said(make_trainer, monkeypatch: pytest.Mo
     trainer = make_trainer()
     shares = iter([0.01, 0.04, 0.2, 0.3])
     monkeypatch.setattr(trainer.method, "statistics", lambda *arguments: {"active_share": next(shares)})
-    with pytest.warns(CollapseWarning, match=r"epoch 3: 20 % of the constraints are violated, 1\.0 % were"):
+    with pytest.warns(TrainingWarning, match=r"epoch 3: 20 % of the constraints are violated, 1\.0 % were"):
         trainer.fit()
 
 

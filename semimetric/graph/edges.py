@@ -1,0 +1,71 @@
+"""Directed neighbour lists as an undirected graph of unordered pairs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semimetric.checks import as_tensor, check_neighbors
+from semimetric.errors import InputError
+
+
+def symmetric_edges(neighbors: Any, weights: Any = None) -> tuple[Tensor, Tensor]:
+    """Unordered pairs of neighbours, each once, and their weights.
+
+    Without ``weights`` a pair weighs 1 if either of the two lists the other: the binary graph of LRML (Hoi, Liu and
+    Chang, CVPR 2008). With ``weights`` w on the directed edges it weighs (w_ij + w_ji) / 2, where a direction that is
+    not listed counts as 0, so that the sum of w_ij ||x_i - x_j||^2 over directed edges is twice that over pairs.
+
+    Parameters
+    ----------
+    neighbors : (N, k) neighbour lists, self excluded
+    weights : (N, k) weight of each directed edge, or none
+
+    Returns
+    -------
+    (E, 2) int64 pairs (i, j) with i < j in ascending order, and (E,) float64 weights
+    """
+    neighbors = check_neighbors(neighbors)
+    count, k = neighbors.shape
+    source = torch.arange(count, device=neighbors.device).repeat_interleave(k)
+    target = neighbors.flatten()
+    ordered = torch.minimum(source, target) * count + torch.maximum(source, target)
+    keys, place = torch.unique(ordered, return_inverse=True)
+    pairs = torch.stack([keys // count, keys % count], dim=1)
+    if weights is None:
+        return pairs, torch.ones(len(pairs), dtype=torch.float64, device=pairs.device)
+    directed = _check_weights(weights, neighbors)
+    # One slot for each direction of a pair: nothing is accumulated, so the answer is the same on every device.
+    both = torch.zeros(2, len(pairs), dtype=torch.float64, device=pairs.device)
+    both[(source < target).long(), place] = directed.flatten()
+    return pairs, both.mean(0)
+
+
+def node_degrees(pairs: Tensor, weights: Tensor, count: int) -> Tensor:
+    """Sum of the weights (E,) of the pairs (E, 2) that touch each of ``count`` nodes, (count,)."""
+    order, starts = group_by_node(pairs.T.flatten(), count)
+    table = weights.repeat(2)[:, None]
+    degrees: Tensor = torch.nn.functional.embedding_bag(order, table, starts, mode="sum")
+    return degrees.flatten()
+
+
+def group_by_node(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Where each node occurs in the list ``nodes``: positions sorted by node, and where each node's run starts.
+
+    Sums over runs are made in a fixed order; scattering would add in any order on a GPU.
+    """
+    ordered, positions = nodes.sort(stable=True)
+    return positions, torch.searchsorted(ordered, torch.arange(count, device=nodes.device))
+
+
+def _check_weights(weights: Any, neighbors: Tensor) -> Tensor:
+    """A weight for each directed edge, float64."""
+    tensor = as_tensor(weights, "weights").to(neighbors.device, torch.float64)
+    if tensor.shape != neighbors.shape:
+        raise InputError(
+            f"weights must have one entry per directed edge, that is shape {tuple(neighbors.shape)}, "
+            f"got {tuple(tensor.shape)}. Pass the weights in the order of the neighbour lists."
+        )
+    return tensor

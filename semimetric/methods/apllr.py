@@ -1,0 +1,51 @@
+"""Affinity propagation with a log-likelihood-ratio prior.
+
+U. K. Dutta, C. C. Sekhar, "Affinity propagation based closed-form semi-supervised metric learning framework", ICANN
+2018. The prior is M. Koestinger, M. Hirzer, P. Wohlhart, P. M. Roth, H. Bischof, "Large scale metric learning from
+equivalence constraints", CVPR 2012. End to end as in Dutta, Harandi and Sekhar, AAAI 2021.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from semimetric.errors import InputError
+from semimetric.methods.propagated import PropagatedMethod, PropagatedSettings
+from semimetric.metric import PairScatters, likelihood_ratio_prior
+from semimetric.settings import setting
+
+
+@dataclass(frozen=True)
+class APLLRSettings(PropagatedSettings):
+    """Hyper-parameters."""
+
+    shrinkage: float = setting(
+        0.7, "Share of the pair scatters that is replaced by a multiple of the identity, in (0, 1]."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.shrinkage <= 1.0:
+            raise InputError(f"shrinkage must be in (0, 1], got {self.shrinkage}.")
+
+
+class APLLR(PropagatedMethod):
+    """The prior is the positive part of S_s^-1 - S_d^-1, from shrunk scatters.
+
+    Differences of similar and of dissimilar pairs are taken for Gaussian; the log-likelihood ratio of the two is this
+    quadratic form. With fewer labels than dimensions S_s is singular: hence the shrinkage, which is ours.
+    """
+
+    name = "apllr"
+    summary = "log-likelihood-ratio prior adapted by propagated affinities, in closed form"
+    reference = "Dutta and Sekhar, ICANN 2018; deep: Dutta, Harandi and Sekhar, AAAI 2021"
+    Settings = APLLRSettings
+    settings: APLLRSettings
+
+    def prior(self, features: Tensor, classes: Tensor, scatters: PairScatters) -> Tensor | None:
+        """The clipped difference of inverse scatters."""
+        if scatters.similar_pairs == 0:
+            return None
+        return likelihood_ratio_prior(scatters.similar, scatters.dissimilar, self.settings.shrinkage)

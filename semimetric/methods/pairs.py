@@ -1,0 +1,203 @@
+"""What the pair methods share: labelled examples, weighted pairs of any examples, and a full matrix M."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from semimetric.errors import InputError
+from semimetric.methods.base import Constraints, Method
+from semimetric.metric import Metric, PairScatters, pair_means, pair_scatters, weighted_energy, weighted_scatter
+from semimetric.settings import setting
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Labelled examples and weighted pairs; all positions refer to ``nodes``.
+
+    ``labelled`` (n,) with their ``classes`` (n,) stand for all similar and dissimilar pairs among them. ``pairs`` (P,
+    2) are edges of a graph, or any two examples, with ``weights`` (P,) of mean magnitude 1. A pair measures v = s_0
+    z_i - s_1 z_j with its ``scales`` (P, 2): ones, unless the graph's Laplacian is normalised or signed.
+    """
+
+    nodes: Tensor
+    labelled: Tensor
+    classes: Tensor
+    pairs: Tensor
+    weights: Tensor
+    scales: Tensor
+
+    @classmethod
+    def of_working_set(
+        cls, labels: Tensor, pairs: Tensor, weights: Tensor | None = None, scales: Tensor | None = None
+    ) -> Self:
+        """Constraints of a whole working set with these ``labels`` (-1 = unknown)."""
+        labelled = (labels >= 0).nonzero().flatten()
+        weights = torch.ones(len(pairs), dtype=torch.float64, device=labels.device) if weights is None else weights
+        size = weights.abs().mean() if len(weights) else weights.sum()
+        return cls(
+            torch.arange(len(labels), device=labels.device),
+            labelled,
+            labels[labelled],
+            pairs,
+            weights / size.clamp_min(torch.finfo(weights.dtype).tiny),
+            torch.ones(len(pairs), 2, dtype=weights.dtype, device=labels.device) if scales is None else scales,
+        )
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Self]:
+        """Shuffled batches of ``size`` pairs, each with ``size`` labelled examples, or all where they are fewer.
+
+        An end of a pair is a node of its own, so that all batches of an epoch have one shape.
+        """
+        order = torch.randperm(len(self), generator=generator).to(self.pairs.device)
+        count = min(size, len(self.labelled))
+        labelled = cycled(self.classes, generator)
+        for number, start in enumerate(range(0, len(order) - size + 1, size)):
+            chosen = order[start : start + size]
+            known = labelled[torch.arange(number * count, (number + 1) * count, device=order.device) % len(labelled)]
+            yield self._batch(chosen, known)
+
+    def _batch(self, chosen: Tensor, known: Tensor) -> Self:
+        ends = torch.arange(2 * len(chosen), device=chosen.device).reshape(-1, 2)
+        return dataclasses.replace(
+            self,
+            nodes=torch.cat([self.nodes[self.labelled[known]], self.nodes[self.pairs[chosen]].flatten()]),
+            labelled=torch.arange(len(known), device=chosen.device),
+            classes=self.classes[known],
+            pairs=len(known) + ends,
+            weights=self.weights[chosen],
+            scales=self.scales[chosen],
+        )
+
+    def quality(self, classes: Tensor) -> dict[str, float]:
+        """Share of the pairs whose weight has the right sign by the true classes."""
+        if len(self) == 0:
+            return {}
+        true = classes[self.nodes[self.pairs].to(classes.device)]
+        right = (true[:, 0] == true[:, 1]) == (self.weights > 0).to(classes.device)
+        return {"right_pairs": float(right.double().mean())}
+
+    def form(self, features: Tensor) -> Tensor:
+        """(d, d) mean over the pairs of w v v^T in float64: Z^T Lap Z of the graph, divided by its number of edges."""
+        total = weighted_scatter(features.double(), self.pairs, self.weights, self.scales)
+        return total / max(1, len(self))
+
+    def energy(self, embeddings: Tensor) -> Tensor:
+        """The trace of ``form``: the weighted mean squared length of the pairs, differentiable."""
+        return weighted_energy(embeddings, self.pairs, self.weights, self.scales) / max(1, len(self))
+
+
+def cycled(classes: Tensor, generator: torch.Generator) -> Tensor:
+    """A random order of labelled examples in which any stretch holds all classes alike, two of a class at a time.
+
+    Two at a time, since a class that comes alone has no similar pair.
+    """
+    shuffled = torch.randperm(len(classes), generator=generator)
+    labels = classes.cpu()[shuffled]
+    by_class = labels.argsort(stable=True)
+    _, counts = labels[by_class].unique_consecutive(return_counts=True)
+    starts = (counts.cumsum(0) - counts).repeat_interleave(counts)
+    rank = torch.empty_like(labels)
+    rank[by_class] = torch.arange(len(labels)) - starts
+    turn = torch.randperm(len(counts), generator=generator).repeat_interleave(counts)
+    class_turn = torch.empty_like(labels)
+    class_turn[by_class] = turn
+    order = ((rank // 2) * len(counts) + class_turn).argsort(stable=True)
+    return shuffled[order].to(classes.device)
+
+
+class PairConstraints(Constraints, Protocol):
+    """What a pair method asks of its constraints, of a whole working set or of a batch."""
+
+    @property
+    def labelled(self) -> Tensor:
+        """(n,) positions of the labelled examples."""
+        ...
+
+    @property
+    def classes(self) -> Tensor:
+        """(n,) their classes."""
+        ...
+
+    def form(self, features: Tensor) -> Tensor:
+        """(d, d) what the unlabelled data says about directions, in float64."""
+        ...
+
+    def energy(self, embeddings: Tensor) -> Tensor:
+        """What the unlabelled data says about embeddings, differentiable."""
+        ...
+
+
+P = TypeVar("P", bound=PairConstraints)
+
+
+@dataclass(frozen=True)
+class PairSettings:
+    """Hyper-parameters of every pair method."""
+
+    components: int = setting(0, "Dimensions l of the learned embedding, at most the encoder's d; 0 keeps all of M.")
+
+    def __post_init__(self) -> None:
+        if self.components < 0:
+            raise InputError(f"components must be at least 1, or 0 to keep all dimensions, got {self.components}.")
+
+
+class PairMethod(Method[P]):
+    """A method that learns a full positive semi-definite M; fewer ``components`` keep its largest eigenvectors."""
+
+    Settings: ClassVar[type[Any]] = PairSettings
+    settings: PairSettings
+    capturable_loss = True
+
+    def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
+        """Euclidean distance, or distance after a random projection where fewer components are asked for."""
+        components = self.settings.components
+        if components > width:
+            raise InputError(
+                f"components must be at most the encoder's output width ({width}), got {components}. "
+                "Ask for fewer components, or for 0 to keep all."
+            )
+        return Metric.random_orthonormal(width, components, generator) if components else Metric.identity(width)
+
+    def _metric(self, matrix: Tensor) -> Metric:
+        return Metric.from_matrix(matrix, self.settings.components or None)
+
+    def _scatters(self, features: Tensor, constraints: P) -> PairScatters:
+        """Scatters of the labelled pairs in float64; says so where no two examples share a class."""
+        scatters = pair_scatters(features[constraints.labelled].double(), constraints.classes)
+        if scatters.similar_pairs == 0:
+            self.bind_guard(
+                "no_similar_pair",
+                f"{self.name}: no class has two labelled examples, so that there is no similar pair to learn from. "
+                "Label at least two examples of some classes.",
+            )
+        return scatters
+
+    def statistics(self, metric: Metric, features: Tensor, constraints: P) -> dict[str, float]:
+        """Mean squared distances of labelled pairs under the metric, and the metric's trace and rank."""
+        similar, dissimilar = pair_means(metric.transform(features[constraints.labelled]), constraints.classes)
+        values = torch.linalg.svdvals(metric.factor).square()
+        return {
+            "pairs": float(len(constraints)),
+            "similar_distance": float(similar),
+            "dissimilar_distance": float(dissimilar),
+            "metric_trace": float(values.sum()),
+            "metric_rank": float((values > 1e-6 * values.max()).sum()),
+        }
+
+
+def check_neighbor_count(k: int, size: int) -> None:
+    """Every example of a working set of ``size`` needs ``k`` others."""
+    if k >= size:
+        raise InputError(
+            f"k must be below the number of examples in a partition with the labelled ones ({size}), got {k}. "
+            "Ask for fewer neighbours or larger partitions."
+        )

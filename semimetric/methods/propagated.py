@@ -1,0 +1,185 @@
+"""What APLLR and APIT share: a prior metric from the labelled pairs, adapted by propagated affinities."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from semimetric.checks import check_choice, check_fraction, check_not_negative
+from semimetric.errors import InputError
+from semimetric.graph import nearest_neighbors, propagate_affinities, propagated_form
+from semimetric.methods.base import Needs
+from semimetric.methods.pairs import PairConstraints, PairMethod, Pairs, PairSettings, check_neighbor_count
+from semimetric.metric import Metric, PairScatters, logdet_divergence, logdet_proximal, pair_means, project_psd
+from semimetric.settings import setting
+
+
+@dataclass(frozen=True)
+class PropagatedGraph:
+    """A kNN graph with labels, over which affinities W are propagated when they are asked for.
+
+    The metric needs only Z^T Lap Z of all pairs, which does not take W; the encoder needs W on the edges.
+    """
+
+    nodes: Tensor
+    labels: Tensor
+    neighbors: Tensor
+    gamma: float
+    affinities: str
+
+    @property
+    def labelled(self) -> Tensor:
+        """Positions of the labelled examples."""
+        return (self.labels >= 0).nonzero().flatten()
+
+    @property
+    def classes(self) -> Tensor:
+        """Their classes."""
+        return self.labels[self.labelled]
+
+    def __len__(self) -> int:
+        return self.neighbors.numel()
+
+    @cached_property
+    def edges(self) -> Pairs:
+        """The edges of the graph with their propagated affinities."""
+        weights = propagate_affinities(self.neighbors, self.labels, self.gamma).flatten()
+        source = torch.arange(len(self.neighbors), device=self.neighbors.device)
+        pairs = torch.stack([source.repeat_interleave(self.neighbors.shape[1]), self.neighbors.flatten()], dim=1)
+        if self.affinities == "positive-edges":
+            weights = weights.clamp_min(0.0)
+        if self.affinities != "absolute-edges":
+            return Pairs.of_working_set(self.labels, pairs, weights)
+        scales = torch.stack([torch.ones_like(weights), torch.where(weights < 0, -1.0, 1.0)], dim=1)
+        return Pairs.of_working_set(self.labels, pairs, weights.abs(), scales)
+
+    def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Pairs]:
+        """Batches of edges."""
+        return self.edges.minibatches(size, generator)
+
+    def quality(self, classes: Tensor) -> dict[str, float]:
+        """Share of the edges that join examples of one class."""
+        same = classes[self.nodes.to(classes.device)][:, None] == classes[self.neighbors.to(classes.device)]
+        return {"right_pairs": float(same.double().mean())}
+
+    def form(self, features: Tensor) -> Tensor:
+        """Z^T Lap Z of the propagated affinities, divided by the sum of their magnitudes."""
+        if self.affinities != "all":
+            return self.edges.form(features)
+        found = propagated_form(features, self.neighbors, self.labels, self.gamma)
+        return found.matrix / found.total
+
+    def energy(self, embeddings: Tensor) -> Tensor:
+        """Weighted mean squared length of the edges."""
+        return self.edges.energy(embeddings)
+
+
+@dataclass(frozen=True)
+class PropagatedSettings(PairSettings):
+    """Hyper-parameters that APLLR and APIT have in common."""
+
+    k: int = setting(10, "Neighbours per node of the graph.")
+    gamma: float = setting(0.99, "Share of the affinity that travels on at each step of the propagation, in (0, 1).")
+    graph_weight: float = setting(1.0, "Weight g_L of the graph beside similar pairs, or beside the prior metric.")
+    dissimilar_weight: float = setting(1.0, "Weight g_D of dissimilar pairs beside similar ones.")
+    affinities: Literal["all", "edges", "positive-edges", "absolute-edges"] = setting(
+        "all",
+        "Pairs whose propagated affinities form the metric: all, the edges of the graph, its positive edges, or all "
+        "edges with negative ones pulling towards the opposite.",
+    )
+    indefinite: Literal["clip", "cap"] = setting(
+        "clip", "Where dissimilar pairs make the graph's form indefinite: clip its negative part, or cap its weight."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.k < 1:
+            raise InputError(f"k must be at least 1, got {self.k}.")
+        check_fraction(self.gamma, "gamma")
+        check_not_negative(self.graph_weight, "graph_weight")
+        check_not_negative(self.dissimilar_weight, "dissimilar_weight")
+        check_choice(self.affinities, ("all", "edges", "positive-edges", "absolute-edges"), "affinities")
+        check_choice(self.indefinite, ("clip", "cap"), "indefinite")
+
+
+class PropagatedMethod(PairMethod[PairConstraints]):
+    r"""A prior metric M_0 from the labelled pairs, and a metric close to it under which affine examples are close.
+
+    The metric minimises D_ld(M, M_0) + g_L tr(M T), with D_ld the LogDet divergence and T = Z^T Lap Z of the
+    affinities propagated from the labels (all pairs, by d + 2 linear solves), divided by the sum of their magnitudes
+    and by the mean variance of the features, so that g_L has no unit. Its solution M^-1 = M_0^-1 + g_L T is computed
+    as R (I + g_L R T R)^-1 R with R = M_0^(1/2), which a singular prior does not harm. Affinities of dissimilar pairs
+    are negative, so T may be indefinite and the problem without a minimiser; g_L is then capped, or T clipped.
+
+    The encoder minimises, besides the labelled pairs' distances as in LRML, the affinity-weighted lengths of the edges.
+
+    Prior and affinity propagation are the original's; the final problem, its normalisation and its guards are ours,
+    as is the encoder's labelled term.
+    """
+
+    needs = Needs(labels=True, unlabelled=True, graph=True)
+    Settings: ClassVar[type[Any]] = PropagatedSettings
+    settings: PropagatedSettings
+
+    @abstractmethod
+    def prior(self, features: Tensor, classes: Tensor, scatters: PairScatters) -> Tensor | None:
+        """The prior metric (d, d) of trace d from the labelled examples; None where they do not give one."""
+
+    def check_working_set(self, size: int) -> None:
+        """Every example needs k others."""
+        check_neighbor_count(self.settings.k, size)
+
+    def constraints(self, features: Tensor, labels: Tensor) -> PropagatedGraph:
+        """The kNN graph, with the affinities still to be propagated."""
+        nodes = torch.arange(len(features), device=features.device)
+        neighbors = nearest_neighbors(features, self.settings.k)
+        return PropagatedGraph(nodes, labels, neighbors, self.settings.gamma, self.settings.affinities)
+
+    def update_metric(self, metric: Metric, features: Tensor, constraints: PairConstraints) -> Metric:
+        """The minimiser, in closed form; the metric so far does not matter."""
+        prior, form = self._problem(features, constraints)
+        wanted = self.settings.graph_weight
+        matrix, weight = logdet_proximal(prior, form, wanted)
+        if weight < wanted:
+            self.bind_guard(
+                "graph_weight_capped",
+                f"{self.name}: dissimilar pairs make the graph's form indefinite, and with --graph-weight {wanted:g} "
+                "no "
+                f"metric would be best; {weight:.3g} is used, and what fits in later epochs. --indefinite clip is "
+                "another way.",
+            )
+        return self._metric(matrix)
+
+    def _problem(self, features: Tensor, constraints: PairConstraints) -> tuple[Tensor, Tensor]:
+        """M_0 and T."""
+        scatters = self._scatters(features, constraints)
+        prior = self.prior(features[constraints.labelled].double(), constraints.classes, scatters)
+        if prior is None:
+            self.bind_guard(
+                "prior_replaced",
+                f"{self.name}: the labelled pairs give no prior metric (no similar pair, or similar pairs no closer "
+                "than "
+                "dissimilar ones in any direction); the Euclidean metric takes its place. More labels help.",
+            )
+            prior = torch.eye(features.shape[1], dtype=torch.float64, device=features.device)
+        form = constraints.form(features) / features.double().var(0).mean()
+        return prior, project_psd(form) if self.settings.indefinite == "clip" else form
+
+    def loss(self, metric: Metric, features: Tensor, constraints: PairConstraints) -> Tensor:
+        """Labelled pairs and affinity-weighted edges, times the number of edges: a sum over the batch."""
+        embeddings = metric.transform(features)
+        similar, dissimilar = pair_means(embeddings[constraints.labelled], constraints.classes)
+        labelled = similar - self.settings.dissimilar_weight * dissimilar
+        return len(constraints) * (labelled + self.settings.graph_weight * constraints.energy(embeddings))
+
+    def metric_objective(self, metric: Metric, features: Tensor, constraints: PairConstraints) -> float:
+        """D_ld(M, M_0) + g_L tr(M T), with g_L as it was capped."""
+        prior, form = self._problem(features, constraints)
+        _, weight = logdet_proximal(prior, form, self.settings.graph_weight)
+        return logdet_divergence(metric.matrix, prior) + weight * float((metric.matrix * form).sum())

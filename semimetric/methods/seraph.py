@@ -1,0 +1,161 @@
+"""Semi-supervised metric learning by entropy regularisation.
+
+G. Niu, B. Dai, M. Yamada, M. Sugiyama, "Information-theoretic semi-supervised metric learning via entropy
+regularization", ICML 2012 and Neural Computation 26(8), 2014. End to end as in Dutta, Harandi and Sekhar, AAAI 2021.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from semimetric.checks import check_choice, check_not_negative, check_positive
+from semimetric.errors import InputError
+from semimetric.methods.base import Needs
+from semimetric.methods.pairs import PairMethod, Pairs, PairSettings
+from semimetric.metric import (
+    EntropyProblem,
+    Metric,
+    PSDResult,
+    convex_steps,
+    label_surprise,
+    mean_entropy,
+    projected_gradient,
+)
+from semimetric.mining import labelled_pairs, spread_pairs
+from semimetric.settings import setting
+
+VANISHED = 1e-8
+"""A metric of this share of the starting trace, or less, holds nothing any more."""
+
+
+@dataclass(frozen=True)
+class SERAPHSettings(PairSettings):
+    """Hyper-parameters."""
+
+    eta: float = setting(100.0, "Squared distance at which a pair is as likely similar as dissimilar.")
+    mu: float = setting(1.0, "Weight of the entropy of unlabelled pairs.")
+    trace_weight: float = setting(0.001, "Weight of the trace of M, which keeps its rank low.")
+    solver: Literal["gradient", "convex"] = setting(
+        "gradient", "Metric step: projected gradients, or a sequence of convex problems."
+    )
+    iterations: int = setting(50, "Most iterations of one metric step.")
+    most_pairs: int = setting(
+        20_000, "Most unlabelled pairs in a working set, and most similar and dissimilar ones each."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self.eta, "eta")
+        check_not_negative(self.mu, "mu")
+        check_not_negative(self.trace_weight, "trace_weight")
+        check_choice(self.solver, ("gradient", "convex"), "solver")
+        if self.iterations < 1 or self.most_pairs < 1:
+            raise InputError(
+                f"iterations and most_pairs must be at least 1, got {self.iterations} and {self.most_pairs}."
+            )
+
+
+class SERAPH(PairMethod[Pairs]):
+    r"""Labelled pairs likely, unlabelled pairs decided, M of low rank.
+
+    A pair is similar with probability sigma(eta - d2_M). The metric minimises J of ``metric/entropy.py`` with lambda
+    = ``trace_weight`` m / d, m the midpoint between the mean squared distances of similar and of dissimilar pairs:
+    with it scale and width of the features do not matter. eta only sets the scale of M, and with it how sure the
+    model can be (at most sigma(eta)); M starts from eta/m times the identity, where pairs at the midpoint are
+    undecided, or from the last metric, whichever ends lower: J is not convex.
+
+    The objective is the original's. Means instead of sums, equal weight for similar and dissimilar pairs, the scale of
+    lambda, the start and the evenly chosen pairs are ours.
+    """
+
+    name = "seraph"
+    summary = "likely labelled pairs, decided unlabelled pairs, low-rank metric by projected gradients"
+    reference = "Niu, Dai, Yamada and Sugiyama, ICML 2012; deep: Dutta, Harandi and Sekhar, AAAI 2021"
+    needs = Needs(labels=True, unlabelled=True, graph=False)
+    Settings = SERAPHSettings
+    settings: SERAPHSettings
+
+    def constraints(self, features: Tensor, labels: Tensor) -> Pairs:
+        """Pairs of unlabelled examples, all or evenly chosen."""
+        unlabelled = (labels < 0).nonzero().flatten()
+        chosen = spread_pairs(len(unlabelled), self.settings.most_pairs, unlabelled.device)
+        return Pairs.of_working_set(labels, unlabelled[chosen])
+
+    def update_metric(self, metric: Metric, features: Tensor, constraints: Pairs) -> Metric:
+        """The lower of two descents, from the metric so far and from a multiple of the identity."""
+        problem, start = self._problem(features, constraints)
+        ends = [self._descend(problem, matrix) for matrix in (metric.matrix, start)]
+        best = min(ends, key=lambda end: end.cost)
+        if float(best.matrix.trace()) <= VANISHED * float(start.trace()):
+            self.bind_guard(
+                "metric_vanished",
+                f"{self.name}: the metric vanished, since --trace-weight {self.settings.trace_weight:g} outweighs "
+                "the pairs; "
+                "a multiple of the Euclidean metric takes its place. A smaller --trace-weight helps.",
+            )
+            return self._metric(start)
+        return self._metric(best.matrix)
+
+    def _descend(self, problem: EntropyProblem, start: Tensor) -> PSDResult:
+        solve = convex_steps if self.settings.solver == "convex" else projected_gradient
+        return solve(problem, start, self.settings.iterations)
+
+    def _problem(self, features: Tensor, constraints: Pairs) -> tuple[EntropyProblem, Tensor]:
+        """J, and the multiple of the identity to start from."""
+        exact = features.double()
+        known = exact[constraints.labelled]
+        similar, dissimilar = labelled_pairs(constraints.classes, *2 * (self.settings.most_pairs,))
+        scatters = self._scatters(features, constraints)
+        midpoint = self._midpoint(scatters.similar.trace(), scatters.dissimilar.trace())
+        width = exact.shape[1]
+        problem = EntropyProblem(
+            known[similar[:, 0]] - known[similar[:, 1]],
+            known[dissimilar[:, 0]] - known[dissimilar[:, 1]],
+            exact[constraints.pairs[:, 0]] - exact[constraints.pairs[:, 1]],
+            self.settings.eta,
+            self.settings.mu,
+            self.settings.trace_weight * midpoint / width,
+        )
+        return problem, self.settings.eta / midpoint * torch.eye(width).to(exact)
+
+    def _midpoint(self, similar: Tensor, dissimilar: Tensor) -> float:
+        """Midway between the mean squared distances of similar and of dissimilar pairs."""
+        midpoint = float(similar + dissimilar) / 2
+        if not midpoint > 0:
+            raise InputError(
+                f"method {self.name!r} finds no difference between labelled examples: all have the same features. "
+                "Check the features, or label other examples."
+            )
+        return midpoint
+
+    def loss(self, metric: Metric, features: Tensor, constraints: Pairs) -> Tensor:
+        """J without its trace term, times the number of unlabelled pairs: a sum over the batch."""
+        embeddings = metric.transform(features)
+        surprise = self._surprise(embeddings[constraints.labelled], constraints.classes)
+        first, second = embeddings[constraints.pairs].unbind(1)
+        doubt = mean_entropy((first - second).square().sum(1), self.settings.eta)
+        return len(constraints) * (surprise + self.settings.mu * doubt)
+
+    def _surprise(self, embeddings: Tensor, classes: Tensor) -> Tensor:
+        """Of all pairs of labelled examples, each taken both ways round."""
+        centred = embeddings - embeddings.mean(0)
+        squares = centred.square().sum(1)
+        distances = (squares[:, None] + squares[None, :] - 2.0 * centred @ centred.T).clamp_min(0.0)
+        same = (classes[:, None] == classes[None, :]).to(distances)
+        apart = 1.0 - torch.eye(len(classes), dtype=distances.dtype, device=distances.device)
+        return label_surprise(distances, same * apart, 1.0 - same, self.settings.eta)
+
+    def metric_objective(self, metric: Metric, features: Tensor, constraints: Pairs) -> float:
+        """J(M)."""
+        problem, _ = self._problem(features, constraints)
+        return problem.cost(metric.matrix)
+
+    def statistics(self, metric: Metric, features: Tensor, constraints: Pairs) -> dict[str, float]:
+        """Distances under the metric, its trace and rank, and the mean entropy of unlabelled pairs."""
+        first, second = metric.transform(features)[constraints.pairs].unbind(1)
+        doubt = mean_entropy((first - second).square().sum(1), self.settings.eta)
+        return super().statistics(metric, features, constraints) | {"pair_entropy": float(doubt)}

@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from semimetric.errors import InputError
+from semimetric.graph import nearest_neighbors
+from semimetric.graph.affinities import propagated_affinity_matrix, walk_matrix, walk_step
+from semimetric.graph.propagated_form import TOLERANCE, propagated_form, solve_walk
+
+module = sys.modules["semimetric.graph.propagated_form"]  # its function of the same name hides it in the package
+
+
+def by_loops(points: Tensor, neighbors: Tensor, labels: Tensor, gamma: float) -> tuple[Tensor, float]:
+    """T and the sum of |W*| from their definitions, pair by pair."""
+    count, width = points.shape
+    known = torch.eye(count, dtype=torch.float64)
+    for i in range(count):
+        for j in range(count):
+            if i != j and labels[i] >= 0 and labels[j] >= 0:
+                known[i, j] = 1.0 if labels[i] == labels[j] else -1.0
+    directed = walk_matrix(neighbors, gamma) @ known
+    form = torch.zeros(width, width, dtype=torch.float64)
+    for i in range(count):
+        for j in range(count):
+            gap = points[i] - points[j]
+            form += directed[i, j] * torch.outer(gap, gap) / 2
+    return form, directed.abs().sum().item()
+
+
+def dense_form(points: Tensor, neighbors: Tensor, labels: Tensor, gamma: float) -> Tensor:
+    w = propagated_affinity_matrix(neighbors, labels, gamma)
+    return points.T @ (torch.diag(w.sum(1)) - w) @ points
+
+
+def allowed(points: Tensor, labels: Tensor) -> float:
+    """What errors of TOLERANCE in the solves can do to T: W0 has up to one entry per label in a row."""
+    return float(10 * TOLERANCE * (1 + (labels >= 0).sum()) * points.square().sum())
+
+
+def sample(seed: int, count: int = 60, width: int = 4) -> Tensor:
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def graph(seed: int, count: int = 60, k: int = 5, labelled: float = 0.3) -> tuple[Tensor, Tensor, Tensor]:
+    points = sample(seed, count)
+    generator = torch.Generator().manual_seed(seed + 1)
+    labels = torch.randint(3, (count,), generator=generator)
+    labels[torch.rand(count, generator=generator) > labelled] = -1
+    return points, nearest_neighbors(points, k), labels
+
+
+def directed_cycle(count: int) -> Tensor:
+    """Each node knows the next one alone: the eigenvalues of Q lie all around the unit circle."""
+    return ((torch.arange(count) + 1) % count)[:, None]
+
+
+def star(count: int) -> Tensor:
+    """All know node 0, which knows node 1; the others are orphans."""
+    neighbors = torch.zeros(count, 1, dtype=torch.long)
+    neighbors[0] = 1
+    return neighbors
+
+
+def cliques(sizes: int, members: int) -> Tensor:
+    """Complete graphs without an edge between them."""
+    clique = torch.tensor([[j for j in range(members) if j != i] for i in range(members)])
+    return torch.cat([clique + members * number for number in range(sizes)])
+
+
+GRAPHS = {
+    "cycle": directed_cycle(60),
+    "star": star(60),
+    "cliques": cliques(12, 5),
+    "circulant": torch.stack([(torch.arange(60) + step) % 60 for step in (7, 11, 23, 31)], dim=1),
+    "neighbours": nearest_neighbors(sample(1), 5),
+}
+
+LABELS = {
+    "none": torch.full((60,), -1),
+    "all": torch.arange(60) % 4,
+    "all of one class": torch.zeros(60, dtype=torch.long),
+    "all different": torch.arange(60),
+    "one per class": torch.where(torch.arange(60) < 4, torch.arange(60), -1),
+    "gaps between the numbers": torch.where(torch.arange(60) % 3 == 0, 1_000_000 * (torch.arange(60) % 2) + 7, -1),
+    "few": torch.where(torch.arange(60) % 5 == 0, torch.arange(60) % 3, -1),
+}
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+@pytest.mark.parametrize("neighbors", GRAPHS.values(), ids=GRAPHS)
+def test_form_and_total_equal_the_loops(neighbors: Tensor, labels: Tensor) -> None:
+    points = sample(1)
+    expected, total = by_loops(points, neighbors, labels, 0.95)
+    found = propagated_form(points, neighbors, labels, 0.95)
+    assert (found.matrix - expected).norm() <= allowed(points, labels)
+    assert found.total == pytest.approx(total, rel=1e-8)
+    assert torch.equal(found.matrix, found.matrix.T)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.5, 0.9, 0.99, 0.999]), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+@settings(max_examples=25, deadline=None)
+def test_form_equals_the_dense_one(seed: int, gamma: float, labelled: float) -> None:
+    points, neighbors, labels = graph(seed, labelled=labelled)
+    expected = dense_form(points, neighbors, labels, gamma)
+    found = propagated_form(points, neighbors, labels, gamma)
+    assert (found.matrix - expected).norm() <= allowed(points, labels)
+
+
+def test_larger_graph_with_clusters(make_clusters) -> None:
+    points, classes = make_clusters(3, 300, 16, 5)
+    labels = torch.where(torch.arange(300) < 40, classes, -1)
+    neighbors = nearest_neighbors(points, 10)
+    found = propagated_form(points, neighbors, labels)
+    expected = dense_form(points.double(), neighbors, labels, 0.99)
+    assert (found.matrix - expected).norm() < 1e-8 * expected.norm()
+
+
+def test_turning_the_points_turns_the_form_and_moving_them_does_nothing() -> None:
+    points, neighbors, labels = graph(5)
+    turn = torch.linalg.qr(sample(6, 4)).Q
+    still = propagated_form(points, neighbors, labels).matrix
+    turned = propagated_form(points @ turn, neighbors, labels).matrix
+    moved = propagated_form(points + 1000.0, neighbors, labels).matrix
+    assert (turned - turn.T @ still @ turn).norm() <= allowed(points, labels)
+    assert (moved - still).norm() <= allowed(points, labels)
+    assert still.norm() > 1.0
+
+
+def test_a_constant_column_is_in_the_null_space() -> None:
+    points, neighbors, labels = graph(7)
+    points[:, 1] = 0.3
+    matrix = propagated_form(points, neighbors, labels).matrix
+    assert matrix[1].abs().max() < 1e-12
+    assert matrix[0, 0].abs() > 1e-3
+
+
+def test_blocks_of_classes_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    points, neighbors, _ = graph(8)
+    labels = torch.arange(60)
+    whole = propagated_form(points, neighbors, labels)
+    monkeypatch.setattr(module, "BLOCK_ENTRIES", 60 * 7)
+    parts = propagated_form(points, neighbors, labels)
+    assert (parts.matrix - whole.matrix).norm() <= allowed(points, labels)
+    assert parts.total == pytest.approx(whole.total, rel=1e-9)
+
+
+def test_no_array_has_a_row_and_a_column_for_each_node(largest_tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    points, neighbors, _ = graph(9, count=500, k=4)
+    monkeypatch.setattr(module, "BLOCK_ENTRIES", 500 * 50)
+    with largest_tensor() as largest:
+        propagated_form(points, neighbors, torch.arange(500), gamma=0.9, tolerance=1e-5)
+    assert 0 < largest.entries <= 500 * 50
+
+
+@pytest.mark.parametrize("adjoint", [False, True])
+@pytest.mark.parametrize("gamma", [0.3, 0.9, 0.99])
+@pytest.mark.parametrize("neighbors", GRAPHS.values(), ids=GRAPHS)
+def test_error_of_a_solve_is_within_its_tolerance(neighbors: Tensor, gamma: float, adjoint: bool) -> None:
+    columns = torch.cat([sample(3), 1e-30 * sample(4), 1e30 * sample(5), torch.eye(60, dtype=torch.float64)], dim=1)
+    columns[:, 1] = 0.0
+    walk = walk_matrix(neighbors, gamma)
+    exact = (walk.T if adjoint else walk) @ columns
+    error = (solve_walk(neighbors, columns, gamma, 1e-8, adjoint) - exact).abs()
+    if adjoint:
+        assert (error.sum(0) <= (1e-8 + 1e-13) * columns.abs().sum(0)).all()
+    else:
+        assert (error.amax(0) <= (1e-8 + 1e-13) * columns.abs().amax(0)).all()
+
+
+@given(st.integers(0, 10_000), st.sampled_from([1e-3, 1e-6, 1e-12]))
+@settings(max_examples=20, deadline=None)
+def test_residual_is_within_the_tolerance(seed: int, tolerance: float) -> None:
+    _, neighbors, _ = graph(seed)
+    columns = sample(seed + 2)
+    solution = solve_walk(neighbors, columns, 0.99, tolerance)
+    residual = columns - (solution - 0.99 * walk_step(neighbors, solution)) / 0.01
+    assert (residual.abs().amax(0) <= 1.01 * tolerance * columns.abs().amax(0)).all()
+
+
+def test_the_transpose_is_the_adjoint() -> None:
+    _, neighbors, _ = graph(11)
+    x, y = sample(12), sample(13)
+    there = (solve_walk(neighbors, x, 0.99) * y).sum(0)
+    back = (x * solve_walk(neighbors, y, 0.99, adjoint=True)).sum(0)
+    assert torch.allclose(there, back, rtol=0, atol=60 * 4 * TOLERANCE)
+
+
+def test_rows_of_the_walk_sum_to_one_and_orphans_are_visited_by_themselves_alone() -> None:
+    ones = torch.ones(60, 1, dtype=torch.float64)
+    assert torch.allclose(solve_walk(star(60), ones, 0.99), ones, atol=TOLERANCE)
+    visits = solve_walk(star(60), ones, 0.99, adjoint=True)
+    assert torch.allclose(visits[2:], torch.full((58, 1), 0.01, dtype=torch.float64), atol=60 * TOLERANCE)
+
+
+def test_cliques_share_within_and_never_between() -> None:
+    solution = solve_walk(cliques(3, 4), torch.eye(12, dtype=torch.float64), 0.9)
+    assert (solution[:4, 4:] == 0).all()
+    within = solution[:4, :4][~torch.eye(4, dtype=torch.bool)]
+    assert within.max() - within.min() <= 2 * TOLERANCE
+
+
+def test_a_gamma_too_near_one_for_float32_is_still_solved() -> None:
+    neighbors = cliques(3, 4)
+    walk = walk_matrix(neighbors, 1 - 1e-5)
+    columns = sample(14, 12)
+    error = (solve_walk(neighbors, columns, 1 - 1e-5, 1e-4) - walk @ columns).abs().amax(0)
+    assert (error <= 1e-4 * columns.abs().amax(0)).all()
+
+
+def test_where_the_fast_solver_fails_the_series_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, neighbors, _ = graph(15)
+    columns = sample(16)
+    exact = walk_matrix(neighbors, 0.9) @ columns
+    for useless in (torch.zeros_like, lambda right: torch.full_like(right, torch.nan), lambda right: 1e6 * right):
+        monkeypatch.setattr(module, "_bicgstab", lambda walk, right, target, step=useless: step(right))
+        error = (solve_walk(neighbors, columns, 0.9, 1e-8) - exact).abs().amax(0)
+        assert (error <= 1e-8 * columns.abs().amax(0)).all()
+
+
+def test_common_graphs_never_need_the_series(make_clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+    clustered, _ = make_clusters(0, 2000, 32, 10)
+    monkeypatch.setattr(module, "_power_series", None)
+    monkeypatch.setattr(module, "INNER_STEPS", 60)
+    for points in (clustered, sample(21, 2000, 2)):
+        neighbors = nearest_neighbors(points, 10)
+        for gamma in (0.99, 0.999):
+            solve_walk(neighbors, points, gamma)
+            solve_walk(neighbors, torch.ones(2000, 1), gamma, adjoint=True)
+
+
+def test_more_columns_than_fit_the_cache_are_solved_in_parts() -> None:
+    _, neighbors, _ = graph(17)
+    columns = sample(18, 60, 2 * module.CACHED_COLUMNS + 5)
+    parts = torch.cat([solve_walk(neighbors, columns[:, i : i + 1], 0.9) for i in range(columns.shape[1])], dim=1)
+    assert torch.allclose(solve_walk(neighbors, columns, 0.9), parts, atol=1e-8)
+
+
+@pytest.mark.parametrize(("entries", "expected"), [(60 * 4 + 1, 1), (60 * 4, 2)])
+def test_small_blocks_take_one_thread_and_give_the_others_back(
+    entries: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, neighbors, _ = graph(19)
+    used = []
+    monkeypatch.setattr(module, "ONE_THREAD_ENTRIES", entries)
+    monkeypatch.setattr(module, "_solve_block", lambda walk, block, *_: used.append(torch.get_num_threads()) or block)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        solve_walk(neighbors, sample(20), 0.9)
+        assert used == [expected]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_bad_input_is_named() -> None:
+    points, neighbors, labels = graph(0)
+    with pytest.raises(InputError, match="each of the 60 nodes, got 59"):
+        propagated_form(points[:-1], neighbors, labels)
+    with pytest.raises(InputError, match="gamma must lie strictly between 0 and 1"):
+        propagated_form(points, neighbors, labels, 1.0)
+    with pytest.raises(InputError, match="tolerance"):
+        propagated_form(points, neighbors, labels, tolerance=0.0)
+    with pytest.raises(InputError, match=r"shape \(60,\)"):
+        propagated_form(points, neighbors, labels[:-1])
+
+
+@pytest.mark.gpu
+def test_gpu_agrees_with_the_cpu(make_clusters) -> None:
+    points, classes = make_clusters(4, 400, 16, 5)
+    labels = torch.where(torch.arange(400) < 40, classes, -1)
+    neighbors = nearest_neighbors(points, 10)
+    here = propagated_form(points, neighbors, labels)
+    there = propagated_form(points.cuda(), neighbors.cuda(), labels.cuda())
+    assert (there.matrix.cpu() - here.matrix).norm() < 1e-7 * here.matrix.norm()
+    assert there.total == pytest.approx(here.total, rel=1e-8)
+    assert torch.equal(there.matrix, propagated_form(points.cuda(), neighbors.cuda(), labels.cuda()).matrix)

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import semimetric
+from semimetric import GuardWarning, learn_metric
+from semimetric.errors import InputError
+from semimetric.methods import method_names
+
+pytestmark = pytest.mark.filterwarnings("ignore::semimetric.GuardWarning")
+
+
+@pytest.fixture
+def data() -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(0)
+    classes = np.arange(90) % 3
+    features = 3 * np.eye(5)[classes] + generator.normal(size=(90, 5))
+    return features, np.where(np.arange(90) < 18, classes, -1)
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_arrays_in_metric_out(method: str, data) -> None:
+    features, labels = data
+    metric = learn_metric(features, labels, method).metric
+    points = torch.from_numpy(features)
+    assert metric.matrix.shape == (5, 5)
+    assert torch.allclose(metric.matrix, metric.factor @ metric.factor.T)
+    embedded = metric.transform(points)
+    assert torch.allclose(metric.squared_distances(points), torch.cdist(embedded, embedded).square(), atol=1e-8)
+    v = points[3] - points[40]
+    assert float(metric.squared_distances(points)[3, 40]) == pytest.approx(float(v @ metric.matrix @ v))
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_fewer_components(method: str, data) -> None:
+    features, labels = data
+    metric = learn_metric(features, labels, method, n_components=2).metric
+    assert metric.factor.shape == (5, 2)
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_the_unit_of_the_features_does_not_matter(method: str, data) -> None:
+    features, labels = data
+    metric = learn_metric(features, labels, method).metric
+    scaled = learn_metric(1000 * features - 7, labels, method).metric
+    points = torch.from_numpy(features)
+    difference = scaled.squared_distances(1000 * points) - metric.squared_distances(points)
+    assert float(difference.abs().max()) <= 1e-3 * float(metric.squared_distances(points).mean())
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_all_examples_labelled(method: str, data) -> None:
+    features, _ = data
+    metric = learn_metric(features, np.arange(90) % 3, method).metric
+    assert torch.isfinite(metric.factor).all()
+
+
+def test_guards_are_warned_of_and_returned(data) -> None:
+    features, labels = data
+    with pytest.warns(GuardWarning, match="no metric would be best"):
+        found = learn_metric(features, labels, "lrml", dissimilar_weight=50)
+    assert list(found.guards) == ["dissimilar_weight_capped"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "magic"}, "method must be one of"),
+        ({"labels": np.full(90, -1)}, "every label is -1"),
+        ({"labels": np.zeros(90, dtype=int)}, "at least 2 classes, all 90 are of class 0"),
+        ({"labels": np.zeros(4, dtype=int)}, "labels"),
+        ({"features": np.ones((90, 5))}, "features is constant"),
+        ({"features": np.full((90, 5), np.nan)}, "features"),
+        ({"n_components": 6}, "n_components must be from 1 to 5"),
+        ({"components": 3}, "pass n_components"),
+        ({"k": 90}, r"k must be below the number of examples .*\(90\), got 90"),
+        ({"ridgee": 1.0}, "Did you mean 'ridge'"),
+    ],
+)
+def test_bad_input_is_named(changes: dict, message: str, data) -> None:
+    features, labels = data
+    with pytest.raises(InputError, match=message):
+        learn_metric(**({"features": features, "labels": labels, "method": "lrml"} | changes))
+
+
+def test_it_is_at_the_front_door() -> None:
+    assert "learn_metric" in semimetric.__all__
