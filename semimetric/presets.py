@@ -59,6 +59,36 @@ BY_METHOD: dict[str, dict[str, Values]] = {
         "fashion-mnist": _PAPER_TRIPLETS | {"lr": 1e-8},
         "cifar10": _PAPER_TRIPLETS | {"components": 32},
     },
+    "lrml": {
+        "digits": {"lr": 1e-6},
+        "mnist": {"lr": 1e-10, "epochs": 30},
+        "fashion-mnist": {"lr": 1e-10, "epochs": 30},
+        "cifar10": {"lr": 1e-9, "epochs": 30},
+    },
+    "seraph": {
+        "digits": {"lr": 1e-6},
+        "mnist": {"lr": 1e-7, "epochs": 30},
+        "fashion-mnist": {"lr": 1e-8, "epochs": 30},
+        "cifar10": {"lr": 1e-7, "epochs": 30},
+    },
+    "isdml": {
+        "digits": {"lr": 1e-8},
+        "mnist": {"lr": 1e-10, "epochs": 30},
+        "fashion-mnist": {"lr": 1e-10, "epochs": 30},
+        "cifar10": {"lr": 1e-9, "epochs": 30},
+    },
+    "apllr": {
+        "digits": {"lr": 1e-7},
+        "mnist": {"lr": 1e-8, "epochs": 30},
+        "fashion-mnist": {"lr": 1e-9, "epochs": 30},
+        "cifar10": {"lr": 1e-8, "epochs": 30},
+    },
+    "apit": {
+        "digits": {"lr": 1e-8},
+        "mnist": {"lr": 1e-9, "epochs": 30},
+        "fashion-mnist": {"lr": 1e-9, "epochs": 30},
+        "cifar10": {"lr": 1e-9, "epochs": 30},
+    },
 }
 """What a method adds to that, chosen on validation data."""
 

@@ -17,21 +17,21 @@ therefore never reach the affinity of two unlabelled nodes.
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from semimetric.checks import DENSE_ROWS, check_choice, check_dense, check_fraction, check_labels, check_neighbors
+from semimetric.graph.walk import solve_walk, walk_matrix
 
-SERIES_TOLERANCE = 1e-6
-"""Bound on the entrywise error of a truncated series: gamma^T is at most this after T sweeps."""
+EDGE_TOLERANCE = 1e-6
+"""Bound on the entrywise error of what the iterative solver gives."""
 
-SERIES_COLUMNS = 1 << 24
-"""Entries of the block of columns that the series solver sweeps at once."""
+EDGE_COLUMNS = 1 << 24
+"""Entries of the block of columns from which the iterative solver reads edges at once."""
 
-Solver = Literal["auto", "dense", "series"]
+Solver = Literal["auto", "dense", "iterative"]
 
 
 def propagate_affinities(neighbors: Any, labels: Any, gamma: float = 0.99, solver: Solver = "auto") -> Tensor:
@@ -42,20 +42,20 @@ def propagate_affinities(neighbors: Any, labels: Any, gamma: float = 0.99, solve
     neighbors : (N, k) neighbour lists, self excluded
     labels : (N,) integers, -1 = unlabelled
     gamma : share of the affinity that travels on at each step of the walk, in (0, 1)
-    solver : ``dense`` inverts I - gamma Q in float64, O(N^3), up to 20,000 nodes; ``series`` sums the power
-        series by blocks of columns to an entrywise error of at most 1e-6, O(N^2 k) per sweep in O(N) memory;
+    solver : ``dense`` inverts I - gamma Q in float64, O(N^3), up to 20,000 nodes; ``iterative`` solves by
+        blocks of columns to an entrywise error of at most 1e-6, O(N^2 k) per sweep in O(N) memory;
         ``auto`` picks by size
 
     Returns
     -------
     (N, k) float64 tensor: entry (i, t) is W between node i and its t-th neighbour
     """
-    neighbors, labels = _check_graph(neighbors, labels, gamma)
-    check_choice(solver, ("auto", "dense", "series"), "solver")
+    neighbors, labels = check_graph(neighbors, labels, gamma)
+    check_choice(solver, ("auto", "dense", "iterative"), "solver")
     if solver == "auto":
-        solver = "dense" if len(neighbors) <= DENSE_ROWS else "series"
+        solver = "dense" if len(neighbors) <= DENSE_ROWS else "iterative"
     if solver == "dense":
-        check_dense(len(neighbors), len(neighbors), "Use solver='series', or train over partitions.")
+        check_dense(len(neighbors), len(neighbors), "Use solver='iterative', or train over partitions.")
         walk = walk_matrix(neighbors, gamma)
         source = torch.arange(len(neighbors), device=neighbors.device)[:, None]
         return _edge_affinities(
@@ -71,7 +71,7 @@ def propagate_affinities(neighbors: Any, labels: Any, gamma: float = 0.99, solve
 
 def propagated_affinity_matrix(neighbors: Any, labels: Any, gamma: float = 0.99) -> Tensor:
     """The whole symmetric W as a dense (N, N) float64 tensor; refused above 20,000 nodes."""
-    neighbors, labels = _check_graph(neighbors, labels, gamma)
+    neighbors, labels = check_graph(neighbors, labels, gamma)
     check_dense(len(neighbors), len(neighbors), "Ask for the edges only, with propagate_affinities.")
     walk = walk_matrix(neighbors, gamma)
     shares = walk @ _class_indicators(labels)
@@ -80,49 +80,15 @@ def propagated_affinity_matrix(neighbors: Any, labels: Any, gamma: float = 0.99)
     return (walk + walk.T) / 2
 
 
-def propagate_labels(neighbors: Any, labels: Any, gamma: float = 0.99, tolerance: float = SERIES_TOLERANCE) -> Tensor:
+def propagate_labels(neighbors: Any, labels: Any, gamma: float = 0.99, tolerance: float = EDGE_TOLERANCE) -> Tensor:
     """F = P E Y (N, C): how much of the walk from each node ends on labelled nodes of each class.
 
-    A column for each class that has a label, in ascending order. One right-hand side per class, summed as a power
-    series whose entrywise error is at most ``tolerance``.
+    A column for each class that has a label, in ascending order. One right-hand side per class, solved to an
+    entrywise error of at most ``tolerance``.
     """
-    neighbors, labels = _check_graph(neighbors, labels, gamma)
+    neighbors, labels = check_graph(neighbors, labels, gamma)
     indicators = _class_indicators(labels)
-    return _power_series(neighbors, indicators, gamma, tolerance)
-
-
-def walk_matrix(neighbors: Tensor, gamma: float) -> Tensor:
-    """P = (1 - gamma) (I - gamma Q)^-1 as a dense (N, N) float64 tensor.
-
-    I - gamma Q is strictly diagonally dominant, so the inverse exists and its condition number is at most
-    (1 + gamma) / (1 - gamma) in the maximum norm.
-    """
-    count, k = neighbors.shape
-    system = torch.zeros(count, count, dtype=torch.float64, device=neighbors.device)
-    system.scatter_(1, neighbors, -gamma / k)
-    system.fill_diagonal_(1.0)
-    inverse: Tensor = torch.linalg.inv(system)
-    return inverse.mul_(1.0 - gamma)
-
-
-def walk_step(neighbors: Tensor, values: Tensor) -> Tensor:
-    """Q ``values``: the mean over each node's neighbours of the rows of ``values`` (N, b)."""
-    averaged: Tensor = torch.nn.functional.embedding_bag(neighbors, values, mode="mean")
-    return averaged
-
-
-def sweeps_for(gamma: float, tolerance: float) -> int:
-    """Terms of the power series after which its entrywise error is at most ``tolerance``."""
-    return max(1, math.ceil(math.log(tolerance) / math.log(gamma)))
-
-
-def _power_series(neighbors: Tensor, start: Tensor, gamma: float, tolerance: float) -> Tensor:
-    """(1 - gamma) sum_t gamma^t Q^t start by Horner's rule."""
-    start = (1.0 - gamma) * start
-    total = start
-    for _ in range(sweeps_for(gamma, tolerance)):
-        total = start + gamma * walk_step(neighbors, total)
-    return total
+    return solve_walk(neighbors, indicators, gamma, tolerance)
 
 
 def _walk_on_edges(neighbors: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
@@ -130,12 +96,12 @@ def _walk_on_edges(neighbors: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
     count, _ = neighbors.shape
     forward = torch.empty(neighbors.shape, dtype=torch.float64, device=neighbors.device)
     backward = torch.empty_like(forward)
-    width = max(1, SERIES_COLUMNS // count)
+    width = max(1, EDGE_COLUMNS // count)
     for start in range(0, count, width):
         stop = min(start + width, count)
         units = torch.zeros(count, stop - start, dtype=torch.float64, device=neighbors.device)
         units.diagonal(-start).fill_(1.0)
-        columns = _power_series(neighbors, units, gamma, SERIES_TOLERANCE)
+        columns = solve_walk(neighbors, units, gamma, EDGE_TOLERANCE)
         source, place = ((neighbors >= start) & (neighbors < stop)).nonzero(as_tuple=True)
         forward[source, place] = columns[source, neighbors[source, place] - start]
         own = torch.arange(start, stop, device=neighbors.device)
@@ -164,7 +130,7 @@ def _class_indicators(labels: Tensor) -> Tensor:
     return indicators
 
 
-def _check_graph(neighbors: Any, labels: Any, gamma: float) -> tuple[Tensor, Tensor]:
+def check_graph(neighbors: Any, labels: Any, gamma: float) -> tuple[Tensor, Tensor]:
     """Neighbour lists and labels; classes renumbered 0, 1, ... so that a column for each is few columns."""
     neighbors = check_neighbors(neighbors)
     check_fraction(gamma, "gamma")

@@ -12,7 +12,10 @@ dissimilar pairs, are ours.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,6 +57,13 @@ def mean_entropy(distances: Tensor, eta: float) -> Tensor:
     return binary_entropy(eta - distances).sum() / max(1, distances.numel())
 
 
+class Evaluation(NamedTuple):
+    """The cost of a matrix, and the weighted slope in s of each pair's term, from which the gradient follows."""
+
+    cost: float
+    slopes: Tensor
+
+
 @dataclass(frozen=True)
 class EntropyProblem:
     """Differences of similar, dissimilar and unknown pairs (each (P, d) float64), eta, mu, lambda."""
@@ -65,65 +75,67 @@ class EntropyProblem:
     mu: float
     trace_weight: float
 
+    @cached_property
+    def pairs(self) -> Tensor:
+        """All differences."""
+        return torch.cat([self.similar, self.dissimilar, self.unknown])
+
+    @cached_property
+    def shares(self) -> Tensor:
+        """Weight of each pair in J."""
+        kinds = ((self.similar, 0.5), (self.dissimilar, 0.5), (self.unknown, self.mu))
+        return torch.cat([pairs.new_full((len(pairs),), weight / max(1, len(pairs))) for pairs, weight in kinds])
+
+    def scores(self, matrix: Tensor) -> Tensor:
+        """Eta - v^T M v of each pair."""
+        return self.eta - ((self.pairs @ matrix) * self.pairs).sum(1)
+
+    def unknown_terms(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """Values and slopes of the unknown pairs' terms."""
+        return binary_entropy(s), entropy_slope(s)
+
+    def evaluate(self, matrix: Tensor) -> Evaluation:
+        """J(M)."""
+        s = self.scores(matrix)
+        close, far, open_ = s.split([len(self.similar), len(self.dissimilar), len(self.unknown)])
+        doubt, doubt_slope = self.unknown_terms(open_)
+        values = torch.cat([softplus(-close), softplus(far), doubt])
+        slopes = torch.cat([-torch.sigmoid(-close), torch.sigmoid(far), doubt_slope])
+        return Evaluation(
+            float((self.shares * values).sum() + self.trace_weight * matrix.trace()), self.shares * slopes
+        )
+
+    def gradient(self, slopes: Tensor) -> Tensor:
+        """The gradient without its trace term, from the slopes of an evaluation: s falls with v^T M v."""
+        return -(self.pairs * slopes[:, None]).T @ self.pairs
+
     def cost(self, matrix: Tensor) -> float:
         """J(M)."""
-        doubt = mean_entropy(_squared_lengths(self.unknown, matrix), self.eta)
-        return self.known_cost(matrix) + self.mu * float(doubt)
-
-    def known_cost(self, matrix: Tensor) -> float:
-        """J(M) without its unknown pairs."""
-        known = torch.cat([self.similar, self.dissimilar])
-        same = (torch.arange(len(known), device=known.device) < len(self.similar)).to(known)
-        surprise = label_surprise(_squared_lengths(known, matrix), same, 1.0 - same, self.eta)
-        return float(surprise + self.trace_weight * matrix.trace())
-
-    def gradient(self, matrix: Tensor) -> Tensor:
-        """The gradient of J without its trace term."""
-        s = self.eta - _squared_lengths(self.unknown, matrix)
-        return self.known_gradient(matrix) - _weighted(self.unknown, self.mu * entropy_slope(s))
-
-    def known_gradient(self, matrix: Tensor) -> Tensor:
-        """The part of ``gradient`` that known pairs make."""
-        close = torch.sigmoid(_squared_lengths(self.similar, matrix) - self.eta)
-        far = torch.sigmoid(self.eta - _squared_lengths(self.dissimilar, matrix))
-        return _weighted(self.similar, 0.5 * close) - _weighted(self.dissimilar, 0.5 * far)
+        return self.evaluate(matrix).cost
 
     def surrogate(self, matrix: Tensor) -> ConvexSurrogate:
-        """A convex problem that lies on or above J and touches it at ``matrix``."""
-        s = self.eta - _squared_lengths(self.unknown, matrix)
-        return ConvexSurrogate(self, entropy_slope(s.clamp(-INFLECTION, INFLECTION)))
+        """A convex problem that lies on or above J, up to a constant, and touches it at ``matrix``."""
+        s = self.scores(matrix)[len(self.similar) + len(self.dissimilar) :]
+        tangents = entropy_slope(s.clamp(-INFLECTION, INFLECTION))
+        parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(EntropyProblem)}
+        return ConvexSurrogate(**parts, tangents=tangents)
 
 
 @dataclass(frozen=True)
-class ConvexSurrogate:
-    """J with the concave part of the entropy of unknown pairs replaced by its tangents, of the given ``slopes``.
+class ConvexSurrogate(EntropyProblem):
+    """J with the concave part of the entropy of unknown pairs replaced by its ``tangents``.
 
     H is concave for |s| up to c = 1.54 and convex beyond. With s clipped to [-c, c] as t, H is the convex function
     H(s) - H(t) - H'(t)(s - t) plus a concave one with the slope H'(t). An undecided pair is so drawn to its side.
     """
 
-    problem: EntropyProblem
-    slopes: Tensor
+    tangents: Tensor
 
-    @property
-    def trace_weight(self) -> float:
-        """Lambda."""
-        return self.problem.trace_weight
-
-    def cost(self, matrix: Tensor) -> float:
-        """The surrogate up to a constant."""
-        whole = self.problem
-        s = whole.eta - _squared_lengths(whole.unknown, matrix)
+    def unknown_terms(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """The convex part, and the tangents for the concave one."""
         t = s.clamp(-INFLECTION, INFLECTION)
         convex = binary_entropy(s) - binary_entropy(t) - entropy_slope(t) * (s - t)
-        return whole.known_cost(matrix) + whole.mu * float((convex + self.slopes * s).sum()) / max(1, len(s))
-
-    def gradient(self, matrix: Tensor) -> Tensor:
-        """The gradient of ``cost`` without its trace term."""
-        whole = self.problem
-        s = whole.eta - _squared_lengths(whole.unknown, matrix)
-        rise = entropy_slope(s) - entropy_slope(s.clamp(-INFLECTION, INFLECTION)) + self.slopes
-        return whole.known_gradient(matrix) - _weighted(whole.unknown, whole.mu * rise)
+        return convex + self.tangents * s, entropy_slope(s) - entropy_slope(t) + self.tangents
 
 
 @dataclass(frozen=True)
@@ -136,27 +148,27 @@ class PSDResult:
 
 
 def projected_gradient(
-    problem: EntropyProblem | ConvexSurrogate, start: Tensor, iterations: int = 50, tolerance: float = 1e-5
+    problem: EntropyProblem, start: Tensor, iterations: int = 50, tolerance: float = 1e-5
 ) -> PSDResult:
     """Lower ``problem.cost`` over the cone from ``start``: gradient steps, then the eigenvalues shrunk and clipped.
 
     The trace term is taken exactly: its proximal map subtracts t lambda from every eigenvalue. Steps follow Barzilai
     and Borwein, halved until the cost falls by enough. Ends when the matrix moves by less than ``tolerance`` of itself.
     """
-    matrix, cost = start, problem.cost(start)
-    gradient = problem.gradient(matrix)
+    matrix, (cost, slopes) = start, problem.evaluate(start)
+    gradient = problem.gradient(slopes)
     step = float(start.norm().clamp_min(1e-12) / gradient.norm().clamp_min(1e-12))
     costs = [cost]
     for _ in range(iterations):
         found = _lower(problem, matrix, cost, gradient, step)
         if found is None:
             break
-        moved = found[0] - matrix
-        matrix, cost, step = found
+        candidate, (cost, slopes), step = found
+        moved, matrix = candidate - matrix, candidate
         costs.append(cost)
         if float(moved.norm()) <= tolerance * float(matrix.norm()):
             break
-        gradient, last = problem.gradient(matrix), gradient
+        last, gradient = gradient, problem.gradient(slopes)
         bend = float((moved * (gradient - last)).sum())
         step = float(moved.square().sum()) / bend if bend > 0 else 2.0 * step
     return PSDResult(matrix, cost, tuple(costs))
@@ -178,23 +190,14 @@ def convex_steps(problem: EntropyProblem, start: Tensor, rounds: int = 50, toler
 
 
 def _lower(
-    problem: EntropyProblem | ConvexSurrogate, matrix: Tensor, cost: float, gradient: Tensor, step: float
-) -> tuple[Tensor, float, float] | None:
-    """The first point along halved steps that is low enough, with its cost and step; None where there is none."""
+    problem: EntropyProblem, matrix: Tensor, cost: float, gradient: Tensor, step: float
+) -> tuple[Tensor, Evaluation, float] | None:
+    """The first point along halved steps that is low enough, evaluated, and its step; None where there is none."""
+    identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     for _ in range(HALVINGS):
-        shrunk = step * problem.trace_weight * torch.eye(len(matrix)).to(matrix)
-        candidate = project_psd(matrix - step * gradient - shrunk)
-        reached = problem.cost(candidate)
-        if reached <= cost - ARMIJO / step * float((candidate - matrix).square().sum()):
+        candidate = project_psd(matrix - step * gradient - step * problem.trace_weight * identity)
+        reached = problem.evaluate(candidate)
+        if reached.cost <= cost - ARMIJO / step * float((candidate - matrix).square().sum()):
             return candidate, reached, step
         step /= 2.0
     return None
-
-
-def _squared_lengths(pairs: Tensor, matrix: Tensor) -> Tensor:
-    return ((pairs @ matrix) * pairs).sum(1)
-
-
-def _weighted(pairs: Tensor, weights: Tensor) -> Tensor:
-    """Mean of w v v^T, which is minus d/dM of the mean of a function of s with the slopes w."""
-    return (pairs * weights[:, None]).T @ pairs / max(1, len(pairs))

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from semimetric.errors import InputError
 from semimetric.graph import nearest_neighbors
-from semimetric.graph.affinities import propagated_affinity_matrix, walk_matrix, walk_step
-from semimetric.graph.propagated_form import TOLERANCE, propagated_form, solve_walk
+from semimetric.graph.affinities import propagated_affinity_matrix
+from semimetric.graph.propagated_form import propagated_form
+from semimetric.graph.walk import TOLERANCE, walk_matrix
 
 module = sys.modules["semimetric.graph.propagated_form"]  # its function of the same name hides it in the package
 
@@ -156,107 +157,6 @@ def test_no_array_has_a_row_and_a_column_for_each_node(largest_tensor, monkeypat
     with largest_tensor() as largest:
         propagated_form(points, neighbors, torch.arange(500), gamma=0.9, tolerance=1e-5)
     assert 0 < largest.entries <= 500 * 50
-
-
-@pytest.mark.parametrize("adjoint", [False, True])
-@pytest.mark.parametrize("gamma", [0.3, 0.9, 0.99])
-@pytest.mark.parametrize("neighbors", GRAPHS.values(), ids=GRAPHS)
-def test_error_of_a_solve_is_within_its_tolerance(neighbors: Tensor, gamma: float, adjoint: bool) -> None:
-    columns = torch.cat([sample(3), 1e-30 * sample(4), 1e30 * sample(5), torch.eye(60, dtype=torch.float64)], dim=1)
-    columns[:, 1] = 0.0
-    walk = walk_matrix(neighbors, gamma)
-    exact = (walk.T if adjoint else walk) @ columns
-    error = (solve_walk(neighbors, columns, gamma, 1e-8, adjoint) - exact).abs()
-    if adjoint:
-        assert (error.sum(0) <= (1e-8 + 1e-13) * columns.abs().sum(0)).all()
-    else:
-        assert (error.amax(0) <= (1e-8 + 1e-13) * columns.abs().amax(0)).all()
-
-
-@given(st.integers(0, 10_000), st.sampled_from([1e-3, 1e-6, 1e-12]))
-@settings(max_examples=20, deadline=None)
-def test_residual_is_within_the_tolerance(seed: int, tolerance: float) -> None:
-    _, neighbors, _ = graph(seed)
-    columns = sample(seed + 2)
-    solution = solve_walk(neighbors, columns, 0.99, tolerance)
-    residual = columns - (solution - 0.99 * walk_step(neighbors, solution)) / 0.01
-    assert (residual.abs().amax(0) <= 1.01 * tolerance * columns.abs().amax(0)).all()
-
-
-def test_the_transpose_is_the_adjoint() -> None:
-    _, neighbors, _ = graph(11)
-    x, y = sample(12), sample(13)
-    there = (solve_walk(neighbors, x, 0.99) * y).sum(0)
-    back = (x * solve_walk(neighbors, y, 0.99, adjoint=True)).sum(0)
-    assert torch.allclose(there, back, rtol=0, atol=60 * 4 * TOLERANCE)
-
-
-def test_rows_of_the_walk_sum_to_one_and_orphans_are_visited_by_themselves_alone() -> None:
-    ones = torch.ones(60, 1, dtype=torch.float64)
-    assert torch.allclose(solve_walk(star(60), ones, 0.99), ones, atol=TOLERANCE)
-    visits = solve_walk(star(60), ones, 0.99, adjoint=True)
-    assert torch.allclose(visits[2:], torch.full((58, 1), 0.01, dtype=torch.float64), atol=60 * TOLERANCE)
-
-
-def test_cliques_share_within_and_never_between() -> None:
-    solution = solve_walk(cliques(3, 4), torch.eye(12, dtype=torch.float64), 0.9)
-    assert (solution[:4, 4:] == 0).all()
-    within = solution[:4, :4][~torch.eye(4, dtype=torch.bool)]
-    assert within.max() - within.min() <= 2 * TOLERANCE
-
-
-def test_a_gamma_too_near_one_for_float32_is_still_solved() -> None:
-    neighbors = cliques(3, 4)
-    walk = walk_matrix(neighbors, 1 - 1e-5)
-    columns = sample(14, 12)
-    error = (solve_walk(neighbors, columns, 1 - 1e-5, 1e-4) - walk @ columns).abs().amax(0)
-    assert (error <= 1e-4 * columns.abs().amax(0)).all()
-
-
-def test_where_the_fast_solver_fails_the_series_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, neighbors, _ = graph(15)
-    columns = sample(16)
-    exact = walk_matrix(neighbors, 0.9) @ columns
-    for useless in (torch.zeros_like, lambda right: torch.full_like(right, torch.nan), lambda right: 1e6 * right):
-        monkeypatch.setattr(module, "_bicgstab", lambda walk, right, target, step=useless: step(right))
-        error = (solve_walk(neighbors, columns, 0.9, 1e-8) - exact).abs().amax(0)
-        assert (error <= 1e-8 * columns.abs().amax(0)).all()
-
-
-def test_common_graphs_never_need_the_series(make_clusters, monkeypatch: pytest.MonkeyPatch) -> None:
-    clustered, _ = make_clusters(0, 2000, 32, 10)
-    monkeypatch.setattr(module, "_power_series", None)
-    monkeypatch.setattr(module, "INNER_STEPS", 60)
-    for points in (clustered, sample(21, 2000, 2)):
-        neighbors = nearest_neighbors(points, 10)
-        for gamma in (0.99, 0.999):
-            solve_walk(neighbors, points, gamma)
-            solve_walk(neighbors, torch.ones(2000, 1), gamma, adjoint=True)
-
-
-def test_more_columns_than_fit_the_cache_are_solved_in_parts() -> None:
-    _, neighbors, _ = graph(17)
-    columns = sample(18, 60, 2 * module.CACHED_COLUMNS + 5)
-    parts = torch.cat([solve_walk(neighbors, columns[:, i : i + 1], 0.9) for i in range(columns.shape[1])], dim=1)
-    assert torch.allclose(solve_walk(neighbors, columns, 0.9), parts, atol=1e-8)
-
-
-@pytest.mark.parametrize(("entries", "expected"), [(60 * 4 + 1, 1), (60 * 4, 2)])
-def test_small_blocks_take_one_thread_and_give_the_others_back(
-    entries: int, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, neighbors, _ = graph(19)
-    used = []
-    monkeypatch.setattr(module, "ONE_THREAD_ENTRIES", entries)
-    monkeypatch.setattr(module, "_solve_block", lambda walk, block, *_: used.append(torch.get_num_threads()) or block)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        solve_walk(neighbors, sample(20), 0.9)
-        assert used == [expected]
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_bad_input_is_named() -> None:

@@ -132,7 +132,7 @@ def test_true_labels_help_and_shuffled_ones_do_not(name: str) -> None:
             matrix = learn(name, points, labels if true else shuffled)
             gains[true] += (neighbour_accuracy(matrix, points, classes) - plain) / 4
     assert gains[True] > 0.05
-    assert gains[False] < 0.3 * gains[True]
+    assert gains[False] < 0.6 * gains[True]
 
 
 def neighbour_accuracy(matrix: Tensor, points: Tensor, classes: Tensor) -> float:

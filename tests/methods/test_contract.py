@@ -19,7 +19,7 @@ WIDTH = 16
 
 @pytest.fixture(params=method_names())
 def method(request: pytest.FixtureRequest) -> Method:
-    small = {"components": 8, "k": 6} if request.param == "affinity-triplets" else {"k": 6}
+    small = {"k": 6, "most_pairs": 100} | ({"components": 8} if request.param == "affinity-triplets" else {})
     fields = {field.name for field in dataclasses.fields(METHODS[request.param].Settings)}
     return build_method(request.param, **{name: value for name, value in small.items() if name in fields})
 
