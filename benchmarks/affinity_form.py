@@ -39,15 +39,19 @@ class Problem(NamedTuple):
     gamma: float
 
 
-def make_problem(arguments: argparse.Namespace) -> Problem:
+def clustered(nodes: int, width: int, spread: float = 0.2, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Unit vectors around random directions, one for each of ten classes, and ten labels for each."""
-    generator = torch.Generator().manual_seed(arguments.seed)
-    centres = torch.randn(10, arguments.width, generator=generator, dtype=torch.float64)
-    classes = torch.arange(arguments.nodes) % 10
-    noise = torch.randn(arguments.nodes, arguments.width, generator=generator, dtype=torch.float64)
-    directions = torch.nn.functional.normalize(centres, dim=1)
-    points = torch.nn.functional.normalize(directions[classes] + arguments.spread * noise, dim=1)
-    labels = torch.where(torch.arange(arguments.nodes) < 100, classes, -1)
+    generator = torch.Generator().manual_seed(seed)
+    directions = torch.nn.functional.normalize(torch.randn(10, width, generator=generator, dtype=torch.float64), dim=1)
+    classes = torch.arange(nodes) % 10
+    noise = torch.randn(nodes, width, generator=generator, dtype=torch.float64)
+    points = torch.nn.functional.normalize(directions[classes] + spread * noise, dim=1)
+    return points, torch.where(torch.arange(nodes) < 100, classes, -1)
+
+
+def make_problem(arguments: argparse.Namespace) -> Problem:
+    """The clustered vectors with their neighbour lists."""
+    points, labels = clustered(arguments.nodes, arguments.width, arguments.spread, arguments.seed)
     return Problem(points, nearest_neighbors(points, arguments.k), labels, arguments.gamma)
 
 

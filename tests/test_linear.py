@@ -28,6 +28,7 @@ def test_arrays_in_metric_out(method: str, data) -> None:
     assert metric.matrix.shape == (5, 5)
     assert torch.allclose(metric.matrix, metric.factor @ metric.factor.T)
     embedded = metric.transform(points)
+    assert torch.equal(embedded, metric.transform(features))
     assert torch.allclose(metric.squared_distances(points), torch.cdist(embedded, embedded).square(), atol=1e-8)
     v = points[3] - points[40]
     assert float(metric.squared_distances(points)[3, 40]) == pytest.approx(float(v @ metric.matrix @ v))

@@ -51,4 +51,11 @@ class APIT(PropagatedMethod):
                 f"{self.name}: the labelled pairs all lie at one distance, so that the prior's bounds were set 10 % "
                 "around it.",
             )
+        if not found.converged:
+            self.bind_guard(
+                "prior_not_settled",
+                f"{self.name}: the prior's projections were stopped after {found.sweeps} sweeps over the labelled "
+                "pairs, "
+                "before they settled; the prior is a metric all the same.",
+            )
         return found.matrix

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_dense
+from semimetric.checks import as_tensor, check_dense
 from semimetric.errors import InputError, RunError
 from semimetric.files import read_tensors, write_tensors
 from semimetric.metric.geometry import check_factor, random_orthonormal
@@ -73,13 +74,14 @@ class Metric:
         """M = L L^T, (d, d) float64."""
         return self.factor @ self.factor.T
 
-    def transform(self, features: Tensor) -> Tensor:
-        """Rows x to rows L^T x, (N, d) to (N, l), in the features' own type."""
+    def transform(self, features: Any) -> Tensor:
+        """Rows x to rows L^T x, (N, d) to (N, l), in the features' own type; gradients flow through a tensor."""
+        features = _as_features(features)
         if features.shape[-1] != self.factor.shape[0]:
             raise InputError(f"features have {features.shape[-1]} columns; this metric is for {self.factor.shape[0]}.")
         return features @ self.factor.to(features.dtype)
 
-    def squared_distances(self, a: Tensor, b: Tensor | None = None) -> Tensor:
+    def squared_distances(self, a: Any, b: Any = None) -> Tensor:
         """All squared distances between the rows of a (N, d) and of b (K, d), or of a itself: (N, K)."""
         check_dense(len(a), len(a if b is None else b), "Measure in blocks of rows.")
         left = self.transform(a)
@@ -112,6 +114,12 @@ class Metric:
         if set(tensors) != {"factor"}:
             raise RunError(f"{path} holds {sorted(tensors)} instead of a metric's factor; give a file that save wrote.")
         return cls(tensors["factor"])
+
+
+def _as_features(features: Any) -> Tensor:
+    """Floating-point features; a tensor keeps its gradient."""
+    tensor = features if isinstance(features, Tensor) else as_tensor(features, "features")
+    return tensor if tensor.is_floating_point() else tensor.double()
 
 
 def near_isometry(metric: Metric, features: Tensor, pairs: int, generator: torch.Generator) -> dict[float, float]:

@@ -1,5 +1,6 @@
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
@@ -129,3 +130,12 @@ def test_near_isometry_is_one_for_the_identity_and_ignores_scale():
 def test_near_isometry_refuses(features, pairs):
     with pytest.raises(InputError):
         near_isometry(Metric.identity(3), features, pairs, torch.Generator())
+
+
+def test_arrays_integers_and_gradients_go_through_transform() -> None:
+    metric = Metric.identity(3)
+    assert torch.equal(metric.transform(np.arange(6).reshape(2, 3)), torch.arange(6.0).double().reshape(2, 3))
+    assert float(metric.squared_distances([[0, 0, 0]], [[1, 2, 2]])) == 9.0
+    features = torch.ones(2, 3, requires_grad=True)
+    metric.transform(features).sum().backward()
+    assert torch.equal(features.grad, torch.ones(2, 3))
