@@ -76,10 +76,10 @@ class Metric:
 
     def transform(self, features: Any) -> Tensor:
         """Rows x to rows L^T x, (N, d) to (N, l), in the features' own type; gradients flow through a tensor."""
-        features = _as_features(features)
-        if features.shape[-1] != self.factor.shape[0]:
-            raise InputError(f"features have {features.shape[-1]} columns; this metric is for {self.factor.shape[0]}.")
-        return features @ self.factor.to(features.dtype)
+        points = _as_features(features)
+        if points.shape[-1] != self.factor.shape[0]:
+            raise InputError(f"features have {points.shape[-1]} columns; this metric is for {self.factor.shape[0]}.")
+        return points @ self.factor.to(points.dtype)
 
     def squared_distances(self, a: Any, b: Any = None) -> Tensor:
         """All squared distances between the rows of a (N, d) and of b (K, d), or of a itself: (N, K)."""
