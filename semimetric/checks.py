@@ -25,11 +25,12 @@ def as_tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
     try:
-        return torch.as_tensor(np.asarray(value))
+        array = np.asarray(value)
+        return torch.as_tensor(array if array.flags.writeable else array.copy())
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"{name} must be an array of numbers, got {type(value).__name__}: {error}. "
-            "Pass a numpy array or a torch tensor."
+            f"{name} must be numbers, got {type(value).__name__} with text, missing values or mixed types in it. "
+            "Encode what is not a number first."
         ) from error
 
 
@@ -65,7 +66,13 @@ def check_finite(tensor: Tensor, name: str) -> None:
 
 def check_labels(labels: Any, length: int, name: str = "labels") -> Tensor:
     """Labels as an int64 (N,) tensor; -1 stands for unlabelled, anything below is refused."""
-    tensor = as_tensor(labels, name)
+    try:
+        tensor = as_tensor(labels, name)
+    except InputError as error:
+        raise InputError(
+            f"{name} must be integers, and some are text or missing. Encode classes as 0, 1, 2, ..., for example with "
+            "np.unique(names, return_inverse=True)[1], and put -1 where there is no label."
+        ) from error
     if tensor.ndim != 1 or len(tensor) != length:
         raise InputError(
             f"{name} must have one entry per example, that is shape ({length},), got {tuple(tensor.shape)}. "
@@ -73,7 +80,8 @@ def check_labels(labels: Any, length: int, name: str = "labels") -> Tensor:
         )
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise InputError(
-            f"{name} must be integers, got {tensor.dtype}. Encode classes as 0, 1, 2, ... and use -1 for unlabelled."
+            f"{name} must be integers, got {tensor.dtype}. Encode classes as 0, 1, 2, ... and put -1 where there is no "
+            "label; NaN stands for nothing here."
         )
     tensor = tensor.long()
     if bool((tensor < -1).any()):

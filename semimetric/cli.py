@@ -77,6 +77,13 @@ def fit(
     given = {name: value for name, value in settings.items() if value is not None}
     experiment = plan(dataset, method, seed, preset, **given)
     progress = RichProgress(stderr)
+    if stderr.is_terminal:
+        protocol, training = experiment.protocol, experiment.training
+        stderr.print(
+            f"{method} on {dataset}: {protocol.labels_per_class} labels per class, {training.epochs} epochs, "
+            f"lr {training.lr:g}; all settings in {out / 'config.json'}",
+            highlight=False,
+        )
     try:
         outcome = run_experiment(experiment, out, data_dir, device, resume, progress)
     except KeyboardInterrupt:
@@ -103,7 +110,8 @@ def _print_outcome(outcome: dict[str, Any], as_json: bool) -> None:
     if outcome["best_epoch"] == 0:
         stdout.print("No epoch beat the start: the model before training is kept.", highlight=False)
     if outcome["guards"]:
-        stdout.print(f"guards at work: {', '.join(outcome['guards'])}", highlight=False)
+        where = f"docs/methods/{outcome['method']}.md"
+        stdout.print(f"guards at work (see {where}): {', '.join(outcome['guards'])}", highlight=False)
     stdout.print(
         f"best epoch {outcome['best_epoch']} of {outcome['epochs']}, {outcome['seconds']:.0f} s on "
         f"{outcome['device']}, run in {outcome['run']}",
@@ -115,7 +123,10 @@ def _print_outcome(outcome: dict[str, Any], as_json: bool) -> None:
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Run folder, the --out of 'fit'.")],
     components: Annotated[
-        int | None, typer.Option(help="Keep this many dimensions of the metric, those of its largest eigenvalues.")
+        int | None,
+        typer.Option(
+            help="Keep this many dimensions of the metric, those of its largest eigenvalues; all unless given."
+        ),
     ] = None,
     device: Device = "auto",
     data_dir: DataDir = None,

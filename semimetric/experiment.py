@@ -115,7 +115,11 @@ def plan(dataset: str, method: str, seed: int = 0, preset: str = "default", **va
     known = {field.name: group for group, kind in groups.items() for field in dataclasses.fields(kind)}
     for name in values:
         if name not in known:
-            raise InputError(f"method {method!r} has no setting {name!r}; it has: {', '.join(sorted(known))}.")
+            others = [
+                other for other, kind in METHODS.items() if name in {f.name for f in dataclasses.fields(kind.Settings)}
+            ]
+            owners = f" ({', '.join(others)} has it)" if others else ""
+            raise InputError(f"method {method!r} has no setting {name!r}{owners}; it has: {', '.join(sorted(known))}.")
     chosen = preset_values(preset, dataset, method) | values
     if values.get("validation_share") and "selection" not in values:
         chosen["selection"] = "validation"
@@ -236,6 +240,8 @@ def evaluate_run(
     path: Path, data_dir: Path | None = None, device: str = "auto", components: int | None = None
 ) -> dict[str, Any]:
     """Score the best model of a run on the test set of its dataset; ``components`` keeps its largest dimensions."""
+    if components is not None and components < 1:
+        raise InputError(f"components must be at least 1, got {components}.")
     run = Run.open(path)
     experiment = Experiment.from_config(run.config())
     where = choose_device(device)
@@ -250,6 +256,9 @@ def evaluate_run(
         raise RunError(f"the model in {path} does not fit its config: {error}") from error
     metric = Metric(tensors["metric.factor"])
     if components is not None:
+        if components > metric.factor.shape[1]:
+            width = metric.factor.shape[1]
+            raise InputError(f"components must be at most {width}, the width of the run, got {components}.")
         metric = Metric.from_matrix(metric.matrix, components)
     return {
         "method": experiment.method,

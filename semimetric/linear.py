@@ -6,12 +6,17 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from semimetric.checks import check_choice, check_features, check_labels
+from semimetric.checks import as_tensor, check_choice, check_features, check_labels
 from semimetric.errors import InputError
 from semimetric.methods import METHODS, build_method, method_names
 from semimetric.metric import Metric
+
+SMALLEST, LARGEST = 1e-60, 1e60
+"""Sizes of features between which a metric for them, which is of their inverse square, is an ordinary number."""
 
 
 class GuardWarning(UserWarning):
@@ -41,12 +46,16 @@ def learn_metric(
     features : (N, d) array; columns of different units should be standardised first
     labels : (N,) integers, -1 = unlabelled
     method : any of ``semimetric methods``
-    n_components : dimensions to keep, those of the largest eigenvalues of M; None keeps all
+    n_components : dimensions to keep, those of the largest eigenvalues of M among the directions in which the features
+        differ; None keeps all (``affinity-triplets``, whose L is orthonormal and would learn nothing: half)
     seed : of the random start of methods that have one
     settings : the method's hyper-parameters
 
-    Returns ------- LinearFit with ``metric``: ``metric.matrix`` is M, ``metric.factor`` L with M = L L^T,
-    ``metric.transform(X)`` the rows X L, and ``metric.squared_distances(X)`` their squared distances
+    Returns
+    -------
+    LinearFit
+        ``metric.matrix`` is M, ``metric.factor`` L with M = L L^T, ``metric.transform(X)`` the rows X L, and
+        ``metric.squared_distances(X)`` their squared distances; ``guards`` are the sentences that were warned of
 
     Notes
     -----
@@ -54,12 +63,13 @@ def learn_metric(
     back, so that hyper-parameters mean the same for features of any unit.
     """
     check_choice(method, method_names(), "method")
-    points = check_features(features).double()
+    points = _exact(features)
     known = check_labels(labels, len(points)).to(points.device)
     scale = float(points.var(0, correction=0).sum().rsqrt())
     learner = build_method(method, **_with_components(method, settings, n_components, points.shape[1]))
     learner.check_labels(known)
-    learner.check_working_set(len(points))
+    unlabelled = int((known < 0).sum())
+    learner.check_working_set(len(points) - unlabelled, unlabelled)
     start = learner.initial_metric(points.shape[1], torch.Generator().manual_seed(seed)).to(points.device)
     scaled = scale * (points - points.mean(0))
     learned = learner.update_metric(start, scaled, learner.constraints(scaled, known))
@@ -69,13 +79,32 @@ def learn_metric(
     return LinearFit(Metric(scale * learned.factor), guards)
 
 
+def _exact(features: Any) -> Tensor:
+    """Features in float64, of a size that can be squared."""
+    given = as_tensor(features, "features")
+    points = check_features(given if given.is_floating_point() else given.double()).double()
+    largest = float(points.abs().max())
+    if not SMALLEST < largest < LARGEST:
+        raise InputError(
+            f"features reach {largest:.3g}, too far from 1 for their squares; multiply them by a constant first."
+        )
+    return points
+
+
 def _with_components(method: str, settings: dict[str, Any], n_components: int | None, width: int) -> dict[str, Any]:
-    """The settings with ``n_components`` under the name that methods know; a default wider than the data is cut."""
+    """The settings with ``n_components`` under the name that methods know.
+
+    A method that has a width by default keeps at most half of the features: an orthonormal L of all of them is no
+    metric of its own.
+    """
     if "components" in settings:
         raise InputError("components is called n_components here; pass n_components alone.")
     if n_components is not None:
-        if not 1 <= n_components <= width:
-            raise InputError(f"n_components must be from 1 to {width}, the number of features, got {n_components}.")
+        whole = isinstance(n_components, int | np.integer) and not isinstance(n_components, bool)
+        if not whole or not 1 <= n_components <= width:
+            raise InputError(
+                f"n_components must be a whole number from 1 to {width}, the number of features, got {n_components!r}."
+            )
         return settings | {"components": n_components}
-    widest = getattr(METHODS[method].Settings(), "components", None)
-    return settings if widest is None else settings | {"components": min(widest, width)}
+    widest = getattr(METHODS[method].Settings(), "components", 0)
+    return settings | {"components": min(widest, max(1, width // 2))} if widest else settings

@@ -13,8 +13,8 @@ import typer
 def settings_options(groups: Iterable[tuple[str, type[Any]]]) -> dict[str, inspect.Parameter]:
     """One keyword parameter per distinct field name; a field that several groups share is one flag.
 
-    Its help and its choices are those of the first group that has it; the groups are named, with their defaults where
-    those differ.
+    Groups that share a flag are named in its help, with their own sentence and default where those differ; its
+    choices are those of the first.
     """
     owners: dict[str, list[tuple[str, type[Any]]]] = {}
     for panel, kind in groups:
@@ -25,18 +25,26 @@ def settings_options(groups: Iterable[tuple[str, type[Any]]]) -> dict[str, inspe
 
 def _parameter(name: str, owners: list[tuple[str, type[Any]]]) -> inspect.Parameter:
     panel, kind = owners[0]
-    field = _field(kind, name)
     hint = get_type_hints(kind)[name]
     flag = "--" + name.replace("_", "-")
     names = f"{flag}/--no-{flag[2:]}" if hint is bool else flag
     choices = f" One of {', '.join(get_args(hint))}." if get_origin(hint) is Literal else ""
-    shared = f" For {', '.join(_short(owner) for owner, _ in owners)}." if len(owners) > 1 else ""
-    help = f"{field.metadata['help']}{choices}{shared} ({_defaults(name, owners)}, or the preset's.)"
+    help = f"{_sentences(name, owners)}{choices} ({_defaults(name, owners)}, or the preset's.)"
     plain = str if get_origin(hint) is Literal else hint
     panel = panel if len(owners) == 1 else "Several methods"
     option = typer.Option(names, help=help, rich_help_panel=panel, show_default=False)
     annotation: Any = Annotated[plain | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _sentences(name: str, owners: list[tuple[str, type[Any]]]) -> str:
+    """The owners' sentences about a field, each after the owners that share it where there are several."""
+    by_sentence: dict[str, list[str]] = {}
+    for panel, kind in owners:
+        by_sentence.setdefault(_field(kind, name).metadata["help"], []).append(_short(panel))
+    if len(owners) == 1:
+        return next(iter(by_sentence))
+    return " ".join(f"{', '.join(names)}: {sentence}" for sentence, names in by_sentence.items())
 
 
 def _defaults(name: str, owners: list[tuple[str, type[Any]]]) -> str:

@@ -66,7 +66,7 @@ BY_METHOD: dict[str, dict[str, Values]] = {
         "cifar10": {"lr": 1e-9, "epochs": 30},
     },
     "seraph": {
-        "digits": {"lr": 1e-6},
+        "digits": {"lr": 1e-6, "iterations": 10},
         "mnist": {"lr": 1e-7, "epochs": 30},
         "fashion-mnist": {"lr": 1e-8, "epochs": 30},
         "cifar10": {"lr": 1e-7, "epochs": 30},

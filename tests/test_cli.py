@@ -52,7 +52,7 @@ def test_piped_output_is_quiet_and_a_table(tmp_path: Path) -> None:
     [
         (["--lr", "inf"], "lr must be a finite number of at least 0"),
         (["--gamma", "1.5"], "gamma must lie strictly between 0 and 1, got 1.5"),
-        (["--k", "5000"], "k must be below the number of examples in a partition"),
+        (["--k", "5000"], "k must be below the number of examples in the graph"),
         (["--dataset", "mnits"], "mnist"),
         (["--method", "magic"], "method must be one of"),
         (["--labels-per-class", "0"], "labels_per_class"),

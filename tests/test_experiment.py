@@ -126,7 +126,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"components": 65}, r"output width \(64\), got 65"),
-        ({"k": 2000}, "k must be below the number of examples in a partition"),
+        ({"k": 2000}, "k must be below the number of examples in the graph"),
         ({"labels_per_class": 500}, "500"),
         ({"encoder": "paper-mnist"}, "takes inputs of shape"),
         ({"selection": "validation"}, "needs withheld validation data"),

@@ -16,7 +16,7 @@ from semimetric.checks import check_choice, check_fraction
 from semimetric.errors import InputError
 from semimetric.graph import graph_modes, nearest_neighbors, neighbor_density, propagate_affinities
 from semimetric.losses import angular_loss, angular_margins
-from semimetric.methods.base import Method, Needs
+from semimetric.methods.base import Method, Needs, check_neighbor_count
 from semimetric.metric import Euclidean, Geometry, Metric, Stiefel, minimize_angular
 from semimetric.mining import mine_triplets, triplet_shares
 from semimetric.settings import setting
@@ -98,13 +98,9 @@ class AffinityTriplets(Method[Triplets]):
             )
         return Metric.random_orthonormal(width, self.settings.components, generator)
 
-    def check_working_set(self, size: int) -> None:
+    def check_working_set(self, labelled: int, unlabelled: int) -> None:
         """Every example needs k others."""
-        if self.settings.k >= size:
-            raise InputError(
-                f"k must be below the number of examples in a partition with the labelled ones ({size}), "
-                f"got {self.settings.k}. Ask for fewer neighbours or larger partitions."
-            )
+        check_neighbor_count(self.settings.k, labelled + unlabelled)
 
     def constraints(self, features: Tensor, labels: Tensor) -> Triplets:
         """Triplets around every node, or around the modes, of the kNN graph of ``features``."""

@@ -31,7 +31,8 @@ class APITSettings(PropagatedSettings):
 class APIT(PropagatedMethod):
     """The prior keeps similar pairs within a small distance and dissimilar pairs beyond a large one.
 
-    Among the metrics that do so, up to slack, it is the one closest to the Euclidean in LogDet divergence.
+    Among the metrics that do so, up to slack, it is the one closest to the Euclidean in LogDet divergence. Of too
+    many pairs some are taken, evenly by the order of the examples.
     """
 
     name = "apit"
@@ -42,7 +43,7 @@ class APIT(PropagatedMethod):
 
     def prior(self, features: Tensor, classes: Tensor, scatters: PairScatters) -> Tensor | None:
         """The metric of ITML, by cyclic projections."""
-        if scatters.similar_pairs == 0:
+        if float(scatters.similar.trace()) == 0 or float(scatters.dissimilar.trace()) == 0:
             return None
         found = information_theoretic_prior(features, classes, self.settings.slack)
         if found.widened:
@@ -55,7 +56,6 @@ class APIT(PropagatedMethod):
             self.bind_guard(
                 "prior_not_settled",
                 f"{self.name}: the prior's projections were stopped after {found.sweeps} sweeps over the labelled "
-                "pairs, "
-                "before they settled; the prior is a metric all the same.",
+                "pairs, before they settled; the prior is a metric all the same.",
             )
         return found.matrix

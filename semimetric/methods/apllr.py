@@ -46,6 +46,4 @@ class APLLR(PropagatedMethod):
 
     def prior(self, features: Tensor, classes: Tensor, scatters: PairScatters) -> Tensor | None:
         """The clipped difference of inverse scatters."""
-        if scatters.similar_pairs == 0:
-            return None
         return likelihood_ratio_prior(scatters.similar, scatters.dissimilar, self.settings.shrinkage)

@@ -114,8 +114,8 @@ class Method(nn.Module, ABC, Generic[C]):
     def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
         """The metric to start from, for features of ``width`` dimensions."""
 
-    def check_working_set(self, size: int) -> None:
-        """Refuse, before training, working sets of ``size`` examples if they are too small; any size will do here."""
+    def check_working_set(self, labelled: int, unlabelled: int) -> None:
+        """Refuse, before training, working sets of so many examples if they are too small; any size will do here."""
 
     @abstractmethod
     def constraints(self, features: Tensor, labels: Tensor) -> C:
@@ -134,9 +134,22 @@ class Method(nn.Module, ABC, Generic[C]):
         with torch.no_grad():
             return float(self.loss(metric, features, constraints))
 
+    def in_use(self) -> dict[str, float]:
+        """Numbers of the method's own that the last metric step set, for the log of an epoch."""
+        return {}
+
     @abstractmethod
     def statistics(self, metric: Metric, features: Tensor, constraints: C) -> dict[str, float]:
         """Numbers worth a line in the log of an epoch.
 
         ``active_share``, where a method has it, is the share of violated constraints; training watches it.
         """
+
+
+def check_neighbor_count(k: int, size: int) -> None:
+    """Every example of a working set of ``size`` needs ``k`` others."""
+    if k >= size:
+        raise InputError(
+            f"k must be below the number of examples in the graph ({size}: a partition with the labelled ones, where "
+            f"there are partitions), got {k}. Ask for fewer neighbours or give more examples."
+        )

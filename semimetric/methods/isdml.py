@@ -23,7 +23,7 @@ class ISDMLSettings(LaplacianSettings):
     """Hyper-parameters; ten neighbours and ten bandwidth steps are the original's."""
 
     bandwidth_steps: float = setting(
-        10.0, "Bandwidth of the affinities: the smallest distance plus this fraction of the range of distances."
+        10.0, "Bandwidth of the affinities: the smallest distance plus the range of distances divided by this."
     )
 
     def __post_init__(self) -> None:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from semimetric.checks import check_fraction, check_not_negative
 from semimetric.errors import InputError
-from semimetric.methods.base import Needs
-from semimetric.methods.pairs import PairMethod, Pairs, PairSettings, check_neighbor_count
+from semimetric.methods.base import Needs, check_neighbor_count
+from semimetric.methods.pairs import PairMethod, Pairs, PairSettings
 from semimetric.metric import Metric, largest_weight, minimize_with_unit_determinant, pair_means
 from semimetric.settings import setting
 
@@ -65,9 +65,9 @@ class LaplacianMethod(PairMethod[Pairs]):
         weight = torch.tensor(self.settings.dissimilar_weight, dtype=torch.float64)
         self.register_buffer("dissimilar_weight", weight)
 
-    def check_working_set(self, size: int) -> None:
+    def check_working_set(self, labelled: int, unlabelled: int) -> None:
         """Every example needs k others."""
-        check_neighbor_count(self.settings.k, size)
+        check_neighbor_count(self.settings.k, labelled + unlabelled)
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: Pairs) -> Metric:
         """The minimiser, in closed form; the metric so far does not matter."""
@@ -78,12 +78,11 @@ class LaplacianMethod(PairMethod[Pairs]):
         if flat:
             self.bind_guard(
                 "flat_directions",
-                f"{self.name}: the examples do not differ along {flat} of {len(base)} directions (features of low "
-                "rank, or "
-                "duplicates), so that no metric is best there; they are treated as if they differed a little. "
-                "A larger --ridge helps.",
+                f"{self.name}: examples of one class, and neighbours, do not differ along {flat} of {len(base)} "
+                "directions (features of low rank, or duplicates), so that no metric is best there; they are "
+                "treated as if they differed a little. A larger ridge helps.",
             )
-        return self._metric(matrix)
+        return self._metric(matrix, features)
 
     def _parts(self, features: Tensor, constraints: Pairs) -> tuple[Tensor, Tensor]:
         """S_s + g_L R + r I, and S_d."""
@@ -93,8 +92,8 @@ class LaplacianMethod(PairMethod[Pairs]):
         if not mean > 0:
             raise InputError(
                 f"method {self.name!r} finds no difference between examples of one class or between neighbours, so "
-                "that "
-                "there is nothing to learn a metric from. Check the features, or give --graph-weight a positive value."
+                "that there is nothing to learn a metric from. Check the features, or give graph_weight a "
+                "positive value."
             )
         return base + self.settings.ridge * mean * torch.eye(len(base)).to(base), scatters.dissimilar
 
@@ -107,9 +106,8 @@ class LaplacianMethod(PairMethod[Pairs]):
             return wanted
         self.bind_guard(
             "dissimilar_weight_capped",
-            f"{self.name}: with --dissimilar-weight {wanted:g} no metric would be best on these features; {most:.3g} "
-            "is "
-            "used, and what fits in later epochs.",
+            f"{self.name}: dissimilar_weight {wanted:g} is above {self.settings.bounded_share:g} of the weight at "
+            f"which no metric is best on these features any more; {most:.3g} is used instead.",
         )
         return most
 
@@ -126,8 +124,11 @@ class LaplacianMethod(PairMethod[Pairs]):
         base, dissimilar = self._parts(features, constraints)
         return float((metric.matrix * (base - self.dissimilar_weight * dissimilar)).sum())
 
+    def in_use(self) -> dict[str, float]:
+        """The g_D of the last metric step."""
+        return {"dissimilar_weight": float(self.dissimilar_weight)}
+
     def statistics(self, metric: Metric, features: Tensor, constraints: Pairs) -> dict[str, float]:
-        """Distances under the metric, its trace and rank, and the g_D in use."""
+        """Distances under the metric, its trace and rank."""
         energy = float(constraints.energy(metric.transform(features)))
-        found = super().statistics(metric, features, constraints)
-        return found | {"edge_distance": energy, "dissimilar_weight": float(self.dissimilar_weight)}
+        return super().statistics(metric, features, constraints) | {"edge_distance": energy}

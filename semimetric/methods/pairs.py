@@ -12,8 +12,11 @@ from torch import Tensor
 
 from semimetric.errors import InputError
 from semimetric.methods.base import Constraints, Method
-from semimetric.metric import Metric, PairScatters, pair_means, pair_scatters, weighted_energy, weighted_scatter
+from semimetric.metric import Metric, PairScatters, pair_scatters, weighted_energy, weighted_scatter
 from semimetric.settings import setting
+
+FLAT_VARIANCE = 1e-12
+"""Directions with a smaller share of the largest variance are taken for flat."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,11 @@ class Pairs:
         )
 
     def quality(self, classes: Tensor) -> dict[str, float]:
-        """Share of the pairs whose weight has the right sign by the true classes."""
+        """Share of the pairs that are of one class by the true classes."""
         if len(self) == 0:
             return {}
         true = classes[self.nodes[self.pairs].to(classes.device)]
-        right = (true[:, 0] == true[:, 1]) == (self.weights > 0).to(classes.device)
-        return {"right_pairs": float(right.double().mean())}
+        return {"same_class_pairs": float((true[:, 0] == true[:, 1]).double().mean())}
 
     def form(self, features: Tensor) -> Tensor:
         """(d, d) mean over the pairs of w v v^T in float64: Z^T Lap Z of the graph, divided by its number of edges."""
@@ -167,8 +169,24 @@ class PairMethod(Method[P]):
             )
         return Metric.random_orthonormal(width, components, generator) if components else Metric.identity(width)
 
-    def _metric(self, matrix: Tensor) -> Metric:
-        return Metric.from_matrix(matrix, self.settings.components or None)
+    def _metric(self, matrix: Tensor, features: Tensor) -> Metric:
+        """M, or its largest ``components`` eigenvectors among the directions in which ``features`` differ at all.
+
+        Along others M may be large and has nothing to measure.
+        """
+        exact = features.double()
+        values, vectors = torch.linalg.eigh(torch.cov(exact.T).reshape(len(matrix), len(matrix)))
+        seen = vectors[:, values > FLAT_VARIANCE * values[-1]]
+        if seen.shape[1] < len(matrix):
+            self.bind_guard(
+                "low_rank",
+                f"{self.name}: the examples differ along {seen.shape[1]} of {len(matrix)} directions only; what the "
+                "metric says about the others comes from no example.",
+            )
+        if self.settings.components:
+            onto = seen @ seen.T
+            matrix = onto @ matrix @ onto
+        return Metric.from_matrix((matrix + matrix.T) / 2, self.settings.components or None)
 
     def _scatters(self, features: Tensor, constraints: P) -> PairScatters:
         """Scatters of the labelled pairs in float64; says so where no two examples share a class."""
@@ -183,21 +201,12 @@ class PairMethod(Method[P]):
 
     def statistics(self, metric: Metric, features: Tensor, constraints: P) -> dict[str, float]:
         """Mean squared distances of labelled pairs under the metric, and the metric's trace and rank."""
-        similar, dissimilar = pair_means(metric.transform(features[constraints.labelled]), constraints.classes)
+        scatters = pair_scatters(metric.transform(features[constraints.labelled]), constraints.classes)
         values = torch.linalg.svdvals(metric.factor).square()
         return {
             "pairs": float(len(constraints)),
-            "similar_distance": float(similar),
-            "dissimilar_distance": float(dissimilar),
+            "similar_distance": float(scatters.similar.trace()),
+            "dissimilar_distance": float(scatters.dissimilar.trace()),
             "metric_trace": float(values.sum()),
             "metric_rank": float((values > 1e-6 * values.max()).sum()),
         }
-
-
-def check_neighbor_count(k: int, size: int) -> None:
-    """Every example of a working set of ``size`` needs ``k`` others."""
-    if k >= size:
-        raise InputError(
-            f"k must be below the number of examples in a partition with the labelled ones ({size}), got {k}. "
-            "Ask for fewer neighbours or larger partitions."
-        )

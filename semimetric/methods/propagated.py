@@ -14,17 +14,30 @@ from torch import Tensor
 from semimetric.checks import check_choice, check_fraction, check_not_negative
 from semimetric.errors import InputError
 from semimetric.graph import nearest_neighbors, propagate_affinities, propagated_form
-from semimetric.methods.base import Needs
-from semimetric.methods.pairs import PairConstraints, PairMethod, Pairs, PairSettings, check_neighbor_count
+from semimetric.methods.base import Needs, check_neighbor_count
+from semimetric.methods.pairs import PairConstraints, PairMethod, Pairs, PairSettings
 from semimetric.metric import Metric, PairScatters, logdet_divergence, logdet_proximal, pair_means, project_psd
 from semimetric.settings import setting
+
+ROUNDING = 1e-10
+"""Shares of a matrix below this are taken for rounding."""
+
+
+@dataclass(frozen=True)
+class AffinityPairs(Pairs):
+    """Directed edges with their affinities, of which Z^T Lap Z takes one half: it counts each pair of nodes once."""
+
+    def form(self, features: Tensor) -> Tensor:
+        """Z^T Lap Z of the edges, divided by the sum of their magnitudes."""
+        return super().form(features) / 2
 
 
 @dataclass(frozen=True)
 class PropagatedGraph:
     """A kNN graph with labels, over which affinities W are propagated when they are asked for.
 
-    The metric needs only Z^T Lap Z of all pairs, which does not take W; the encoder needs W on the edges.
+    The metric needs only Z^T Lap Z of all pairs, which does not take W; the encoder needs W on the edges. A batch
+    knows its edges alone, so that a metric step before every batch is one on edges.
     """
 
     nodes: Tensor
@@ -47,7 +60,7 @@ class PropagatedGraph:
         return self.neighbors.numel()
 
     @cached_property
-    def edges(self) -> Pairs:
+    def edges(self) -> AffinityPairs:
         """The edges of the graph with their propagated affinities."""
         weights = propagate_affinities(self.neighbors, self.labels, self.gamma).flatten()
         source = torch.arange(len(self.neighbors), device=self.neighbors.device)
@@ -55,18 +68,18 @@ class PropagatedGraph:
         if self.affinities == "positive-edges":
             weights = weights.clamp_min(0.0)
         if self.affinities != "absolute-edges":
-            return Pairs.of_working_set(self.labels, pairs, weights)
+            return AffinityPairs.of_working_set(self.labels, pairs, weights)
         scales = torch.stack([torch.ones_like(weights), torch.where(weights < 0, -1.0, 1.0)], dim=1)
-        return Pairs.of_working_set(self.labels, pairs, weights.abs(), scales)
+        return AffinityPairs.of_working_set(self.labels, pairs, weights.abs(), scales)
 
-    def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Pairs]:
+    def minibatches(self, size: int, generator: torch.Generator) -> Iterator[AffinityPairs]:
         """Batches of edges."""
         return self.edges.minibatches(size, generator)
 
     def quality(self, classes: Tensor) -> dict[str, float]:
         """Share of the edges that join examples of one class."""
         same = classes[self.nodes.to(classes.device)][:, None] == classes[self.neighbors.to(classes.device)]
-        return {"right_pairs": float(same.double().mean())}
+        return {"same_class_pairs": float(same.double().mean())}
 
     def form(self, features: Tensor) -> Tensor:
         """Z^T Lap Z of the propagated affinities, divided by the sum of their magnitudes."""
@@ -112,15 +125,16 @@ class PropagatedMethod(PairMethod[PairConstraints]):
     r"""A prior metric M_0 from the labelled pairs, and a metric close to it under which affine examples are close.
 
     The metric minimises D_ld(M, M_0) + g_L tr(M T), with D_ld the LogDet divergence and T = Z^T Lap Z of the
-    affinities propagated from the labels (all pairs, by d + 2 linear solves), divided by the sum of their magnitudes
-    and by the mean variance of the features, so that g_L has no unit. Its solution M^-1 = M_0^-1 + g_L T is computed
-    as R (I + g_L R T R)^-1 R with R = M_0^(1/2), which a singular prior does not harm. Affinities of dissimilar pairs
-    are negative, so T may be indefinite and the problem without a minimiser; g_L is then capped, or T clipped.
+    affinities propagated from the labels (of all pairs, by linear solves), divided by the sum of their magnitudes
+    before they are made symmetric and by the mean variance of the features, so that g_L has no unit. Its solution
+    M^-1 = M_0^-1 + g_L T is computed as F (I + g_L F^T T F)^-1 F^T with M_0 = F F^T, which a singular prior does not
+    harm. Affinities of dissimilar pairs are negative, so T may be indefinite and the problem without a minimiser; T
+    is then clipped, or g_L capped.
 
     The encoder minimises, besides the labelled pairs' distances as in LRML, the affinity-weighted lengths of the edges.
 
-    Prior and affinity propagation are the original's; the final problem, its normalisation and its guards are ours,
-    as is the encoder's labelled term.
+    Prior and affinity propagation are the original's; the final problem, its normalisation and its guards are ours, as
+    is the encoder's labelled term.
     """
 
     needs = Needs(labels=True, unlabelled=True, graph=True)
@@ -131,9 +145,9 @@ class PropagatedMethod(PairMethod[PairConstraints]):
     def prior(self, features: Tensor, classes: Tensor, scatters: PairScatters) -> Tensor | None:
         """The prior metric (d, d) of trace d from the labelled examples; None where they do not give one."""
 
-    def check_working_set(self, size: int) -> None:
+    def check_working_set(self, labelled: int, unlabelled: int) -> None:
         """Every example needs k others."""
-        check_neighbor_count(self.settings.k, size)
+        check_neighbor_count(self.settings.k, labelled + unlabelled)
 
     def constraints(self, features: Tensor, labels: Tensor) -> PropagatedGraph:
         """The kNN graph, with the affinities still to be propagated."""
@@ -149,27 +163,49 @@ class PropagatedMethod(PairMethod[PairConstraints]):
         if weight < wanted:
             self.bind_guard(
                 "graph_weight_capped",
-                f"{self.name}: dissimilar pairs make the graph's form indefinite, and with --graph-weight {wanted:g} "
-                "no "
-                f"metric would be best; {weight:.3g} is used, and what fits in later epochs. --indefinite clip is "
+                f"{self.name}: dissimilar pairs make the graph's form indefinite, and with graph_weight {wanted:g} "
+                f"no metric would be best; {weight:.3g} is used instead. Clipping the form (indefinite = clip) is "
                 "another way.",
             )
-        return self._metric(matrix)
+        return self._metric(matrix, features)
 
     def _problem(self, features: Tensor, constraints: PairConstraints) -> tuple[Tensor, Tensor]:
         """M_0 and T."""
+        prior = self._checked_prior(features, constraints)
+        form = constraints.form(features) / features.double().var(0).mean()
+        if self.settings.indefinite == "cap":
+            return prior, form
+        clipped = project_psd(form)
+        lost = float((form - clipped).norm() / form.norm().clamp_min(torch.finfo(form.dtype).tiny))
+        if lost > ROUNDING:
+            self.bind_guard(
+                "form_clipped",
+                f"{self.name}: dissimilar pairs make the graph's form indefinite; its negative part, "
+                f"{100 * lost:.0f} % of it, is left out.",
+            )
+        return prior, clipped
+
+    def _checked_prior(self, features: Tensor, constraints: PairConstraints) -> Tensor:
+        """M_0, or the Euclidean metric in its place."""
+        width = features.shape[1]
         scatters = self._scatters(features, constraints)
         prior = self.prior(features[constraints.labelled].double(), constraints.classes, scatters)
         if prior is None:
             self.bind_guard(
                 "prior_replaced",
                 f"{self.name}: the labelled pairs give no prior metric (no similar pair, or similar pairs no closer "
-                "than "
-                "dissimilar ones in any direction); the Euclidean metric takes its place. More labels help.",
+                "than dissimilar ones in any direction); the Euclidean metric takes its place. More labels help.",
             )
-            prior = torch.eye(features.shape[1], dtype=torch.float64, device=features.device)
-        form = constraints.form(features) / features.double().var(0).mean()
-        return prior, project_psd(form) if self.settings.indefinite == "clip" else form
+            return torch.eye(width, dtype=torch.float64, device=features.device)
+        values = torch.linalg.eigvalsh(prior)
+        rank = int((values > ROUNDING * values[-1]).sum())
+        if rank < width:
+            self.bind_guard(
+                "singular_prior",
+                f"{self.name}: the prior metric has the rank {rank} of {width}; along the other directions the "
+                "metric stays blind. More labels help.",
+            )
+        return prior
 
     def loss(self, metric: Metric, features: Tensor, constraints: PairConstraints) -> Tensor:
         """Labelled pairs and affinity-weighted edges, times the number of edges: a sum over the batch."""

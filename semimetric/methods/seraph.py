@@ -19,6 +19,7 @@ from semimetric.methods.pairs import PairMethod, Pairs, PairSettings
 from semimetric.metric import (
     EntropyProblem,
     Metric,
+    PairScatters,
     PSDResult,
     convex_steps,
     label_surprise,
@@ -42,7 +43,7 @@ class SERAPHSettings(PairSettings):
     solver: Literal["gradient", "convex"] = setting(
         "gradient", "Metric step: projected gradients, or a sequence of convex problems."
     )
-    iterations: int = setting(50, "Most iterations of one metric step.")
+    iterations: int = setting(50, "Most iterations of one metric step; with solver convex, most convex problems.")
     most_pairs: int = setting(
         20_000, "Most unlabelled pairs in a working set, and most similar and dissimilar ones each."
     )
@@ -66,7 +67,8 @@ class SERAPH(PairMethod[Pairs]):
     = ``trace_weight`` m / d, m the midpoint between the mean squared distances of similar and of dissimilar pairs:
     with it scale and width of the features do not matter. eta only sets the scale of M, and with it how sure the
     model can be (at most sigma(eta)); M starts from eta/m times the identity, where pairs at the midpoint are
-    undecided, or from the last metric, whichever ends lower: J is not convex.
+    undecided, or from the last metric, whichever ends lower: J is not convex. Of too many pairs some are taken,
+    evenly by the order of the examples.
 
     The objective is the original's. Means instead of sums, equal weight for similar and dissimilar pairs, the scale of
     lambda, the start and the evenly chosen pairs are ours.
@@ -78,6 +80,14 @@ class SERAPH(PairMethod[Pairs]):
     needs = Needs(labels=True, unlabelled=True, graph=False)
     Settings = SERAPHSettings
     settings: SERAPHSettings
+
+    def check_working_set(self, labelled: int, unlabelled: int) -> None:
+        """A single unlabelled example makes no pair."""
+        if unlabelled == 1:
+            raise InputError(
+                f"method {self.name!r} learns from pairs of unlabelled examples, and there is one example to a "
+                "partition. Give more, or ask for larger partitions."
+            )
 
     def constraints(self, features: Tensor, labels: Tensor) -> Pairs:
         """Pairs of unlabelled examples, all or evenly chosen."""
@@ -93,12 +103,11 @@ class SERAPH(PairMethod[Pairs]):
         if float(best.matrix.trace()) <= VANISHED * float(start.trace()):
             self.bind_guard(
                 "metric_vanished",
-                f"{self.name}: the metric vanished, since --trace-weight {self.settings.trace_weight:g} outweighs "
-                "the pairs; "
-                "a multiple of the Euclidean metric takes its place. A smaller --trace-weight helps.",
+                f"{self.name}: the metric vanished, since trace_weight {self.settings.trace_weight:g} outweighs the "
+                "pairs; a multiple of the Euclidean metric takes its place. A smaller trace_weight helps.",
             )
-            return self._metric(start)
-        return self._metric(best.matrix)
+            return self._metric(start, features)
+        return self._metric(best.matrix, features)
 
     def _descend(self, problem: EntropyProblem, start: Tensor) -> PSDResult:
         solve = convex_steps if self.settings.solver == "convex" else projected_gradient
@@ -110,7 +119,7 @@ class SERAPH(PairMethod[Pairs]):
         known = exact[constraints.labelled]
         similar, dissimilar = labelled_pairs(constraints.classes, *2 * (self.settings.most_pairs,))
         scatters = self._scatters(features, constraints)
-        midpoint = self._midpoint(scatters.similar.trace(), scatters.dissimilar.trace())
+        midpoint = self._midpoint(scatters, exact)
         width = exact.shape[1]
         problem = EntropyProblem(
             known[similar[:, 0]] - known[similar[:, 1]],
@@ -120,17 +129,19 @@ class SERAPH(PairMethod[Pairs]):
             self.settings.mu,
             self.settings.trace_weight * midpoint / width,
         )
-        return problem, self.settings.eta / midpoint * torch.eye(width).to(exact)
+        return problem, self.settings.eta / midpoint * torch.eye(width, dtype=exact.dtype, device=exact.device)
 
-    def _midpoint(self, similar: Tensor, dissimilar: Tensor) -> float:
+    def _midpoint(self, scatters: PairScatters, features: Tensor) -> float:
         """Midway between the mean squared distances of similar and of dissimilar pairs."""
-        midpoint = float(similar + dissimilar) / 2
-        if not midpoint > 0:
-            raise InputError(
-                f"method {self.name!r} finds no difference between labelled examples: all have the same features. "
-                "Check the features, or label other examples."
-            )
-        return midpoint
+        midpoint = float(scatters.similar.trace() + scatters.dissimilar.trace()) / 2
+        if midpoint > 0:
+            return midpoint
+        self.bind_guard(
+            "labelled_coincide",
+            f"{self.name}: all labelled examples have the same features, so that they say nothing; the threshold is "
+            "set by the distances of all examples instead. Label other examples.",
+        )
+        return 2.0 * float(features.var(0, correction=0).sum())
 
     def loss(self, metric: Metric, features: Tensor, constraints: Pairs) -> Tensor:
         """J without its trace term, times the number of unlabelled pairs: a sum over the batch."""

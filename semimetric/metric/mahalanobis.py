@@ -30,7 +30,8 @@ class Metric:
         check_factor(self.factor)
         if self.factor.is_cpu and not self.factor.isfinite().all():  # elsewhere the check would wait for the device
             raise InputError("factor holds values that are not finite; a metric needs finite numbers.")
-        object.__setattr__(self, "factor", self.factor.detach().to(torch.float64, copy=True))
+        copied = self.factor.detach().to(torch.float64, copy=True, memory_format=torch.contiguous_format)
+        object.__setattr__(self, "factor", copied)
 
     @classmethod
     def identity(cls, d: int) -> Metric:
@@ -103,14 +104,16 @@ class Metric:
         """Return the same metric on another device."""
         return Metric(self.factor.to(device))
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
         """Write the factor to one safetensors file, atomically."""
-        write_tensors(path, {"factor": self.factor})
+        write_tensors(Path(path), {"factor": self.factor})
 
     @classmethod
-    def load(cls, path: Path) -> Metric:
+    def load(cls, path: Path | str) -> Metric:
         """Read what ``save`` wrote."""
-        tensors, _ = read_tensors(path)
+        if not Path(path).is_file():
+            raise InputError(f"{path} does not exist, so that no metric can be read from it.")
+        tensors, _ = read_tensors(Path(path))
         if set(tensors) != {"factor"}:
             raise RunError(f"{path} holds {sorted(tensors)} instead of a metric's factor; give a file that save wrote.")
         return cls(tensors["factor"])

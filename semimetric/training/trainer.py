@@ -100,7 +100,7 @@ class Trainer:
         self.schedule = PartitionSchedule(
             data.unlabelled, settings.partition_size, settings.epochs_per_partition, self.generator
         )
-        method.check_working_set(len(data.labelled) + self.schedule.smallest())
+        method.check_working_set(len(data.labelled), self.schedule.smallest())
         if self._spread().mean_distance < SINGLE_POINT:
             raise InputError(
                 "the encoder gives all examples the same embedding before any training. Check its initialisation, and "
@@ -163,6 +163,7 @@ class Trainer:
             self.metric = self.method.update_metric(self.metric, features, constraints)
         if self.settings.lr > 0 or self.settings.metric_every == "batch":
             self._train_batches(epoch, rows, constraints)
+        record |= self.method.in_use()
         self.epoch = epoch
         self._finish_epoch(record, began)
 

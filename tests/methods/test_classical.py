@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -9,8 +10,8 @@ import torch
 from torch import Tensor
 
 from semimetric.errors import InputError
-from semimetric.graph import nearest_neighbors, propagated_affinity_matrix
-from semimetric.methods import build_method
+from semimetric.graph import nearest_neighbors, propagate_affinities, propagated_affinity_matrix
+from semimetric.methods import METHODS, build_method
 from semimetric.methods.pairs import Pairs, cycled
 from semimetric.metric import Metric, logdet_divergence
 from semimetric.training import Trainer, TrainingData, TrainingSettings, TrainingWarning
@@ -91,16 +92,19 @@ def test_duplicates_and_features_of_low_rank(name: str, data) -> None:
     assert float(distances[:60, 60:].diagonal().max()) <= 1e-9 * float(distances.max())
 
 
+@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("name", CLASSICAL)
-def test_labelled_examples_that_are_all_one_point(name: str, data) -> None:
-    points, labels = data
-    same = points.clone()
-    same[labels >= 0] = points[0]
-    if name == "seraph":
-        with pytest.raises(InputError, match="all have the same features"):
-            learn(name, same, labels)
-    else:
-        assert torch.isfinite(learn(name, same, labels)).all()
+def test_labelled_examples_that_are_all_one_point(name: str, seed: int, make_clusters) -> None:
+    """What rounding leaves of their differences must not be taken for a scatter."""
+    points, classes = make_clusters(seed, 60, WIDTH, 3)
+    points, labels = points.double() + 1 / 3, torch.where(torch.arange(60) < 15, classes, -1)
+    points[labels >= 0] = points[0].clone()
+    method = build_method(name)
+    metric = method.update_metric(Metric.identity(WIDTH), points, method.constraints(points, labels))
+    assert 1e-3 < float(metric.matrix.trace()) < 1e6
+    guards = method.take_guards()
+    assert ("labelled_coincide" in guards) == (name == "seraph")
+    assert ("prior_replaced" in guards) == (name in ("apllr", "apit"))
 
 
 @pytest.mark.parametrize("name", CLASSICAL)
@@ -144,8 +148,8 @@ def neighbour_accuracy(matrix: Tensor, points: Tensor, classes: Tensor) -> float
 
 @pytest.mark.parametrize("name", GRAPH)
 def test_more_neighbours_than_examples_are_refused(name: str) -> None:
-    with pytest.raises(InputError, match=r"k must be below the number of examples in a partition .*\(5\), got 7"):
-        build_method(name, k=7).check_working_set(5)
+    with pytest.raises(InputError, match=r"k must be below the number of examples in the graph \(5.*got 7"):
+        build_method(name, k=7).check_working_set(2, 3)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +166,7 @@ def test_more_neighbours_than_examples_are_refused(name: str) -> None:
 def test_form_and_energy_equal_loops_over_the_graph(name: str, settings: dict, data) -> None:
     points, labels = data
     constraints = build_method(name, k=4, **settings).constraints(points, labels)
-    edges = constraints if isinstance(constraints, Pairs) else constraints.edges
+    edges, share = (constraints, 1.0) if isinstance(constraints, Pairs) else (constraints.edges, 0.5)
     metric = Metric(torch.randn(WIDTH, 3, generator=torch.Generator().manual_seed(2)).double())
     total = torch.zeros(WIDTH, WIDTH).double()
     for (i, j), weight, (first, second) in zip(edges.pairs, edges.weights, edges.scales, strict=True):
@@ -170,11 +174,39 @@ def test_form_and_energy_equal_loops_over_the_graph(name: str, settings: dict, d
         total += weight * torch.outer(v, v)
     expected = total / len(edges)
     assert float(edges.weights.abs().mean()) == pytest.approx(1.0)
-    assert torch.allclose(constraints.form(points), expected, atol=1e-12)
+    assert torch.allclose(constraints.form(points), share * expected, atol=1e-12)
     energy = constraints.energy(metric.transform(points))
     assert float(energy) == pytest.approx(float((metric.matrix * expected).sum()))
     if settings.get("affinities") in ("positive-edges", "absolute-edges") or name in ("lrml", "isdml"):
         assert float(torch.linalg.eigvalsh(constraints.form(points))[0]) >= -1e-12
+
+
+def test_negative_edges_draw_to_the_opposite_where_asked(data) -> None:
+    points, labels = data
+    constraints = build_method("apllr", k=4, affinities="absolute-edges").constraints(points, labels)
+    affinities = propagate_affinities(constraints.neighbors, labels)
+    assert float(affinities.min()) < 0
+    expected = 0.0
+    for i, row in enumerate(constraints.neighbors.tolist()):
+        for j, w in zip(row, affinities[i].tolist(), strict=True):
+            v = points[i] + points[j] if w < 0 else points[i] - points[j]
+            expected += abs(w) * float(v @ v)
+    assert float(constraints.energy(points)) == pytest.approx(expected / float(affinities.abs().sum()))
+
+
+@pytest.mark.parametrize("affinities", ["all", "edges"])
+def test_on_a_complete_graph_edges_are_all_pairs(affinities: str, data) -> None:
+    """Up to the diagonal of the affinities, which no edge has and the sum of magnitudes counts."""
+    points, labels = data
+    graph = build_method("apllr", k=59, affinities=affinities).constraints(points, labels)
+    dense = propagated_affinity_matrix(graph.neighbors, labels)
+    laplacian = dense.sum(1).diag() - dense
+    expected = points.T @ laplacian @ points
+    form = graph.form(points)
+    ratio = float((form * expected).sum() / expected.square().sum())
+    assert torch.allclose(form, ratio * expected, rtol=1e-6, atol=1e-9)
+    outside = dense.abs().sum() - (dense.diagonal().abs().sum() if affinities == "edges" else 0.0)
+    assert ratio * float(outside) == pytest.approx(1.0, rel=1e-9 if affinities == "edges" else 0.5)
 
 
 def test_laplacian_energy_is_the_trace_with_the_laplacian(data) -> None:
@@ -215,7 +247,7 @@ def test_too_much_weight_on_dissimilar_pairs_is_capped_and_said(name: str, data)
     method = build_method(name, dissimilar_weight=100.0)
     constraints = method.constraints(points, labels)
     method.update_metric(Metric.identity(WIDTH), points, constraints)
-    assert "with --dissimilar-weight 100 no metric would be best" in method.take_guards()["dissimilar_weight_capped"]
+    assert "dissimilar_weight 100 is above 0.5 of the weight" in method.take_guards()["dissimilar_weight_capped"]
     used = float(method.dissimilar_weight)
     assert 0 < used < 100
     method.dissimilar_weight.fill_(2 * used)  # exactly where the problem begins to be unbounded
@@ -234,6 +266,65 @@ def ray(vectors: Tensor, size: float) -> Tensor:
     return (vectors * stretch) @ vectors.T
 
 
+def loop_means(embeddings: Tensor, classes: Tensor, term) -> tuple[Tensor, Tensor]:
+    """Means of a function of the squared distances of similar and of dissimilar pairs, pair by pair."""
+    sums, counts = [torch.zeros(()), torch.zeros(())], [0, 0]
+    for i in range(len(classes)):
+        for j in range(i):
+            kind = int(classes[i] != classes[j])
+            sums[kind] = sums[kind] + term((embeddings[i] - embeddings[j]).square().sum(), kind)
+            counts[kind] += 1
+    return sums[0] / counts[0], sums[1] / counts[1]
+
+
+@pytest.mark.parametrize("name", CLASSICAL)
+def test_the_loss_is_its_formula(name: str, data) -> None:
+    points, labels = data
+    eta = {"eta": 3.0, "mu": 0.7} if name == "seraph" else {}
+    method = build_method(name, **eta)
+    whole = method.constraints(points, labels)
+    batch = next(iter(whole.minibatches(10, torch.Generator().manual_seed(0))))
+    features = points[batch.nodes]
+    metric = Metric(torch.randn(WIDTH, 4, generator=torch.Generator().manual_seed(1)).double())
+    embeddings = features @ metric.factor
+    known, classes = embeddings[batch.labelled], batch.classes
+    lengths = [(embeddings[i] - embeddings[j]).square().sum() for i, j in batch.pairs.tolist()]
+    if name == "seraph":
+        surprise = loop_means(known, classes, lambda d, kind: torch.log1p(torch.exp((d - 3.0) * (1 - 2 * kind))))
+        p = [torch.sigmoid(3.0 - d) for d in lengths]
+        doubt = sum(-q * q.log() - (1 - q) * (1 - q).log() for q in p) / len(p)
+        expected = 0.5 * (surprise[0] + surprise[1]) + 0.7 * doubt
+    else:
+        similar, dissimilar = loop_means(known, classes, lambda d, kind: d)
+        weight = method.in_use().get("dissimilar_weight", method.settings.dissimilar_weight)
+        graph = sum(w * d for w, d in zip(batch.weights, lengths, strict=True)) / len(lengths)
+        expected = similar - weight * dissimilar + method.settings.graph_weight * graph
+    assert float(method.loss(metric, features, batch)) == pytest.approx(10 * float(expected), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["seraph", "apllr", "apit"])
+def test_what_is_weighed_against_the_features_has_no_unit(name: str, data) -> None:
+    """Features times c: the metric divided by c^2 has the same distances."""
+    points, labels = data
+    settings = {"trace_weight": 0.1} if name == "seraph" else {"graph_weight": 3.0}
+    matrix = learn(name, points, labels, **settings)
+    scaled = learn(name, 10 * points, labels, **settings)
+    for learned in (matrix, scaled):
+        learned /= learned.trace()
+    assert float((matrix - scaled).norm()) <= 1e-3 * float(matrix.norm())
+
+
+def test_fewer_components_than_directions_in_which_examples_differ(data) -> None:
+    """M is largest where nothing differs; what is kept must not be that."""
+    points, labels = data
+    flat = torch.cat([points, torch.zeros(60, 6).double()], dim=1)
+    for name in CLASSICAL:
+        method = build_method(name, components=3)
+        metric = method.update_metric(Metric.identity(12), flat, method.constraints(flat, labels))
+        assert "differ along 6 of 12 directions only" in method.take_guards()["low_rank"]
+        assert float(metric.transform(flat).var(0).min()) > 1e-6
+
+
 def test_within_its_bound_the_weight_is_used_as_given(data) -> None:
     points, labels = data
     method = build_method("lrml", dissimilar_weight=0.01)
@@ -247,7 +338,9 @@ def test_flat_directions_are_said_where_there_is_no_ridge(data) -> None:
     flat = torch.cat([points, torch.zeros(60, 2).double()], dim=1)
     method = build_method("lrml", ridge=0.0)
     method.update_metric(Metric.identity(WIDTH + 2), flat, method.constraints(flat, labels))
-    assert "do not differ along 2 of 8 directions" in method.take_guards()["flat_directions"]
+    guards = method.take_guards()
+    assert "do not differ along 2 of 8 directions" in guards["flat_directions"]
+    assert "differ along 6 of 8 directions only" in guards["low_rank"]
 
 
 @pytest.mark.parametrize("solver", ["gradient", "convex"])
@@ -255,7 +348,7 @@ def test_a_metric_that_vanishes_is_replaced_and_said(solver: str, data) -> None:
     points, labels = data
     method = build_method("seraph", trace_weight=1e3, solver=solver)
     metric = method.update_metric(Metric.identity(WIDTH), points, method.constraints(points, labels))
-    assert "--trace-weight 1000 outweighs the pairs" in method.take_guards()["metric_vanished"]
+    assert "trace_weight 1000 outweighs the pairs" in method.take_guards()["metric_vanished"]
     assert torch.allclose(metric.matrix, metric.matrix[0, 0] * torch.eye(WIDTH).double())
 
 
@@ -311,26 +404,49 @@ def test_an_indefinite_form_is_capped_and_said_or_clipped(make_clusters) -> None
     capped = build_method("apllr", indefinite="cap", graph_weight=1e3, k=5)
     constraints = capped.constraints(points, labels)
     metric = capped.update_metric(Metric.identity(WIDTH), points, constraints)
-    assert "makes the graph's form indefinite" in capped.take_guards()["graph_weight_capped"].replace("make ", "makes ")
+    assert "make the graph's form indefinite" in capped.take_guards()["graph_weight_capped"]
     assert torch.isfinite(metric.factor).all()
     prior, form = capped._problem(points, constraints)
     assert float(torch.linalg.eigvalsh(form)[0]) < 0
     assert logdet_divergence(metric.matrix, prior) < math.inf
     clipped = build_method("apllr", graph_weight=1e3, k=5)
     clipped.update_metric(Metric.identity(WIDTH), points, constraints)
-    assert "graph_weight_capped" not in clipped.take_guards()
+    guards = clipped.take_guards()
+    assert "graph_weight_capped" not in guards
+    assert "its negative part" in guards["form_clipped"]
 
 
-@pytest.mark.parametrize("name", CLASSICAL)
+BAD = {
+    "components": -1,
+    "k": 0,
+    "graph_weight": -1.0,
+    "dissimilar_weight": -1.0,
+    "bounded_share": 1.0,
+    "ridge": -0.1,
+    "bandwidth_steps": 0.0,
+    "gamma": 1.0,
+    "affinities": "some",
+    "indefinite": "ignore",
+    "shrinkage": 0.0,
+    "slack": 0.0,
+    "eta": 0.0,
+    "mu": -1.0,
+    "trace_weight": -1.0,
+    "solver": "magic",
+    "iterations": 0,
+    "most_pairs": 0,
+    "normalized": 1,
+}
+
+
 @pytest.mark.parametrize(
-    "settings", [{"components": -1}, {"k": 0}, {"graph_weight": -1.0}, {"gamma": 1.0}, {"eta": 0.0}, {"slack": 0.0}]
+    ("name", "field"),
+    [(name, field.name) for name in CLASSICAL for field in dataclasses.fields(METHODS[name].Settings)],
 )
-def test_bad_settings_are_named(name: str, settings: dict) -> None:
-    (setting,) = settings
-    if not hasattr(build_method(name).settings, setting):
-        return
-    with pytest.raises(InputError, match=setting):
-        build_method(name, **settings)
+def test_every_setting_refuses_a_bad_value_and_another_type(name: str, field: str) -> None:
+    for value in (BAD[field], [1]):
+        with pytest.raises(InputError, match=field):
+            build_method(name, **{field: value})
 
 
 def test_a_batch_holds_classes_alike_two_of_each_at_a_time() -> None:
@@ -362,12 +478,14 @@ def pair_number(whole: Pairs, batch: Pairs, position: int) -> int:
 def test_a_run_says_a_guard_once_and_logs_every_epoch(make_clusters, tmp_path) -> None:
     points, classes = make_clusters(1, 60, 8, 3)
     labels = torch.where(torch.arange(60) < 12, classes, -1)
+    torch.manual_seed(0)
     encoder = torch.nn.Linear(8, 8)
     trainer = Trainer(encoder, build_method("lrml"), TrainingData(points, labels), TrainingSettings(epochs=3, lr=1e-9))
     records = []
     trainer.progress.epoch = records.append
-    with pytest.warns(TrainingWarning, match="no metric would be best") as caught:
+    with pytest.warns(TrainingWarning, match="no metric is best") as caught:
         result = trainer.fit()
     assert len(caught) == 1
+    assert all(0 < record["dissimilar_weight"] < 1 for record in records[1:])
     assert [record.get("guards") for record in records] == [None] + 3 * [["dissimilar_weight_capped"]]
     assert result.guards == ("dissimilar_weight_capped",)

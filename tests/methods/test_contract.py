@@ -11,7 +11,7 @@ from torch import nn
 from semimetric.errors import InputError
 from semimetric.methods import METHODS, build_method, method_names
 from semimetric.methods.base import Method
-from semimetric.training import Trainer, TrainingData, TrainingSettings
+from semimetric.training import Run, Trainer, TrainingData, TrainingSettings
 from semimetric.training.step import TrainingStep
 
 WIDTH = 16
@@ -19,7 +19,7 @@ WIDTH = 16
 
 @pytest.fixture(params=method_names())
 def method(request: pytest.FixtureRequest) -> Method:
-    small = {"k": 6, "most_pairs": 100} | ({"components": 8} if request.param == "affinity-triplets" else {})
+    small = {"k": 6, "most_pairs": 400} | ({"components": 8} if request.param == "affinity-triplets" else {})
     fields = {field.name for field in dataclasses.fields(METHODS[request.param].Settings)}
     return build_method(request.param, **{name: value for name, value in small.items() if name in fields})
 
@@ -130,6 +130,29 @@ def test_a_hundred_steps_stay_finite_and_repeat(method: Method, make_clusters) -
     first = train()
     assert torch.isfinite(first).all()
     assert torch.equal(first, train())
+
+
+@pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
+def test_a_run_that_stopped_goes_on_as_if_it_had_not(method: Method, make_clusters, tmp_path) -> None:
+    points, classes = make_clusters(2, 90, WIDTH, 3)
+    labels = torch.where(torch.arange(90) < 15, classes, -1)
+
+    def trainer(run: Run) -> Trainer:
+        torch.manual_seed(0)
+        encoder = nn.Linear(WIDTH, WIDTH)
+        again = build_method(method.name, **dataclasses.asdict(method.settings))
+        settings = TrainingSettings(epochs=3, epochs_per_partition=1, partition_size=40, lr=1e-6, selection="last")
+        return Trainer(encoder, again, TrainingData(points, labels), settings, run=run)
+
+    whole = trainer(Run.create(tmp_path / "whole", {})).fit()
+    parts = Run.create(tmp_path / "parts", {})
+    stopped = trainer(parts)
+    stopped._begin()
+    stopped._train_epoch()
+    resumed = trainer(parts).fit()
+    assert torch.equal(resumed.metric.factor, whole.metric.factor)
+    assert torch.equal(resumed.encoder.weight, whole.encoder.weight)
+    assert resumed.guards == whole.guards
 
 
 def test_a_capturable_step_reads_no_value_on_the_host(method: Method, working_set) -> None:
