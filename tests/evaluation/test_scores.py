@@ -68,7 +68,7 @@ def test_unlabelled_rows_are_left_out() -> None:
         (np.eye(4), [0, 1, 0, 1], (4,), r"less one \(3\)"),
         (np.zeros((4, 2)), [0, 1, 0, 1], (1,), "constant"),
         (np.full((4, 2), np.nan), [0, 1, 0, 1], (1,), "NaN"),
-        ([["a"]], [0], (1,), "array of numbers"),
+        ([["a"]], [0], (1,), "embeddings must be numbers"),
     ],
 )
 def test_bad_input_is_named(points: object, labels: object, ks: tuple[int, ...], message: str) -> None:

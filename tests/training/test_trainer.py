@@ -348,7 +348,7 @@ def test_an_encoder_that_is_dead_from_the_start_is_refused(make_trainer) -> None
         ({"inputs": torch.full((90, 12), float("nan"))}, "NaN or infinite values in 90 of 90 rows"),
         ({"inputs": torch.zeros(90, 12, dtype=torch.uint8)}, "must be floating-point"),
         ({"labels": torch.zeros(89, dtype=torch.long)}, r"shape \(90,\), got \(89,\)"),
-        ({"labels": ["a"] * 90}, "labels must be an array of numbers"),
+        ({"labels": ["a"] * 90}, "labels must be integers, and some are text or missing"),
         ({"classes": torch.zeros(3, dtype=torch.long)}, "classes must have one entry per example"),
         ({"validation_inputs": torch.zeros(4, 12)}, "go together"),
         ({"validation_inputs": torch.zeros(4, 12), "validation_labels": [1, 1, -1, -1]}, "at least 2 classes"),
