@@ -1,5 +1,6 @@
-"""What the examples are: benchmark datasets, labelled and unlabelled splits, input scaling."""
+"""What the examples are: benchmark datasets, labelled and unlabelled splits, input scaling, augmented views."""
 
+from semimetric.data.augment import Augmentation, augment, augmentation_for, check_augmentation, rotate_quarters
 from semimetric.data.examples import Dataset, Examples
 from semimetric.data.fetch import fetch_dataset
 from semimetric.data.preprocess import (
@@ -17,6 +18,7 @@ from semimetric.data.registry import DatasetListing, check_dataset, dataset_name
 from semimetric.data.splits import Split, partitions, split_examples
 
 __all__ = [
+    "Augmentation",
     "Dataset",
     "DatasetListing",
     "Examples",
@@ -28,7 +30,10 @@ __all__ = [
     "Standardize",
     "Whiten",
     "apply_in_chunks",
+    "augment",
+    "augmentation_for",
     "build_preprocess",
+    "check_augmentation",
     "check_dataset",
     "dataset_names",
     "describe_datasets",
@@ -36,5 +41,6 @@ __all__ = [
     "load_dataset",
     "partitions",
     "restore_preprocess",
+    "rotate_quarters",
     "split_examples",
 ]

@@ -9,9 +9,12 @@ from semimetric.graph.density import density_affinities
 from semimetric.graph.edges import node_degrees, symmetric_edges
 from semimetric.graph.modes import graph_modes, neighbor_density
 from semimetric.graph.neighbors import nearest_neighbors
+from semimetric.graph.posteriors import Posteriors, class_posteriors
 from semimetric.graph.propagated_form import propagated_form
 
 __all__ = [
+    "Posteriors",
+    "class_posteriors",
     "density_affinities",
     "graph_modes",
     "nearest_neighbors",

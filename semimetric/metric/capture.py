@@ -50,10 +50,11 @@ class GraphedFunction:
             return tuple(output.clone() for output in recording.outputs)
 
     def rehearse(self, *inputs: Tensor) -> None:
-        """Run the function a few times and put back what it changed."""
+        """Run the function a few times and put back what it changed, the state of the default generators too."""
         before = [(tensor, tensor.detach().clone()) for tensor in self._changed()]
-        for _ in range(WARM_UPS):
-            self._function(*inputs)
+        with torch.random.fork_rng(devices={tensor.device for tensor in inputs if tensor.is_cuda}):
+            for _ in range(WARM_UPS):
+                self._function(*inputs)
         for tensor, value in before:
             tensor.detach().copy_(value)
 

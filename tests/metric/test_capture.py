@@ -28,6 +28,15 @@ def test_on_a_cpu_the_function_is_called():
     assert len(calls) == 2
 
 
+def test_a_rehearsal_leaves_randomness_as_it_was():
+    graphed = GraphedFunction(lambda x: (x + torch.rand(3),))
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    graphed.rehearse(torch.zeros(3))
+    assert torch.equal(torch.rand(3), expected)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_captured_eager_and_cpu_solves_agree():

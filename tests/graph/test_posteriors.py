@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from helpers.graphs import cliques, graph
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from semimetric.errors import InputError
+from semimetric.graph import class_posteriors, nearest_neighbors
+
+
+def dense(neighbors: Tensor, labels: Tensor, weights: Tensor, gamma: float) -> Tensor:
+    """Posteriors from the definition."""
+    directed = torch.zeros(len(labels), len(labels), dtype=torch.float64).scatter_(1, neighbors, weights)
+    w = (directed + directed.T) / 2
+    root = w.sum(1).rsqrt().diag()
+    y = torch.stack([(labels == c).double() / (labels == c).sum() for c in labels[labels >= 0].unique()], dim=1)
+    f = torch.linalg.solve(torch.eye(len(labels)).double() - gamma * root @ w @ root, (1 - gamma) * y)
+    return f / f.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.99])
+@pytest.mark.parametrize("seed", range(3))
+def test_equal_the_definition(seed: int, gamma: float) -> None:
+    _, neighbors, labels = graph(seed)
+    weights = torch.rand(60, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1
+    found = class_posteriors(neighbors, labels, weights, gamma, tolerance=1e-12)
+    expected = dense(neighbors, labels, weights, gamma)
+    assert torch.allclose(found.shares, expected, atol=1e-8)
+    entropy = -(expected * expected.log()).sum(1)
+    assert torch.allclose(found.confidence, 1 - entropy / math.log(3), atol=1e-8)
+
+
+def test_agrees_with_label_spreading(make_clusters) -> None:
+    spreading = pytest.importorskip("sklearn.semi_supervised")
+    points, classes = make_clusters(0, 120, 8, 3)
+    labels = torch.where(torch.arange(120) < 12, classes, -1)  # as many of each class: balance changes nothing
+    neighbors = nearest_neighbors(points, 8)
+    joined = torch.zeros(120, 120).double().scatter_(1, neighbors, 0.5)
+    kernel = (joined + joined.T).numpy()
+    other = spreading.LabelSpreading(kernel=lambda a, b: kernel, alpha=0.9, max_iter=2000, tol=1e-12)
+    other.fit(points.numpy(), labels.numpy())
+    found = class_posteriors(neighbors, labels, torch.ones(120, 8), 0.9, tolerance=1e-12)
+    assert torch.allclose(found.shares, torch.from_numpy(other.label_distributions_), atol=1e-6)
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=25, deadline=None)
+def test_rows_are_probabilities_and_class_numbers_are_names(seed: int) -> None:
+    _, neighbors, labels = graph(seed)
+    if len(labels[labels >= 0].unique()) < 2:
+        return
+    found = class_posteriors(neighbors, labels)
+    assert torch.allclose(found.shares.sum(1), torch.ones(60).double())
+    assert float(found.shares.min()) >= 0
+    assert 0 <= float(found.confidence.min()) <= float(found.confidence.max()) <= 1
+    renamed = class_posteriors(neighbors, torch.where(labels >= 0, 70 - 10 * labels, -1))
+    assert torch.equal(renamed.classes, 70 - 10 * found.classes.flip(0))
+    assert torch.allclose(renamed.shares, found.shares.flip(1), atol=1e-6)
+
+
+def test_a_class_with_more_labels_does_not_win_by_that() -> None:
+    """Two equal halves of one clique: its unlabelled member belongs to neither, however many labels each has."""
+    neighbors = cliques(1, 12)
+    labels = torch.tensor([0] + [1] * 10 + [-1])
+    found = class_posteriors(neighbors, labels, tolerance=1e-10)
+    assert float(found.shares[-1, 0]) == pytest.approx(0.5, abs=1e-6)
+
+
+def test_what_no_label_reaches_stays_undecided() -> None:
+    labels = torch.full((15,), -1)
+    labels[:2] = torch.tensor([0, 1])
+    found = class_posteriors(cliques(3, 5), labels)
+    assert torch.equal(found.shares[5:], torch.full((10, 2), 0.5, dtype=torch.float64))
+    assert torch.equal(found.confidence[5:], torch.zeros(10, dtype=torch.float64))
+
+
+def test_clusters_are_named_by_a_few_labels(make_clusters) -> None:
+    points, classes = make_clusters(1, 600, 16, 4, 0.2)
+    labels = torch.where(torch.arange(600) < 8, classes, -1)
+    found = class_posteriors(nearest_neighbors(points, 10), labels)
+    assert float((found.shares.argmax(1) == classes).double().mean()) > 0.95
+    sure = found.confidence >= found.confidence.median()
+    assert float((found.shares.argmax(1) == classes)[sure].double().mean()) > 0.99
+
+
+def test_no_array_has_a_row_and_a_column_for_each_node(largest_tensor) -> None:
+    _, neighbors, labels = graph(0, count=500, k=4)
+    with largest_tensor() as largest:
+        class_posteriors(neighbors, labels)
+    assert 0 < largest.entries <= 2 * 2 * 500 * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels": torch.full((60,), -1)}, "at least 2 classes to tell them apart, got 0"),
+        ({"labels": torch.zeros(60, dtype=torch.long)}, "got 1"),
+        ({"gamma": 1.0}, "gamma"),
+        ({"tolerance": 0.0}, "tolerance"),
+        ({"weights": torch.ones(60, 4)}, "one entry per directed edge"),
+        ({"weights": -torch.ones(60, 5)}, "weights must not be negative"),
+    ],
+)
+def test_bad_input_is_named(changes: dict, message: str) -> None:
+    _, neighbors, labels = graph(0)
+    with pytest.raises(InputError, match=message):
+        class_posteriors(**({"neighbors": neighbors, "labels": labels} | changes))
+
+
+@pytest.mark.gpu
+def test_gpu_agrees_with_the_cpu() -> None:
+    _, neighbors, labels = graph(0, count=400, k=6)
+    here = class_posteriors(neighbors, labels)
+    there = class_posteriors(neighbors.cuda(), labels.cuda())
+    assert torch.allclose(there.shares.cpu(), here.shares, atol=1e-6)
+    assert torch.equal(there.shares, class_posteriors(neighbors.cuda(), labels.cuda()).shares)
