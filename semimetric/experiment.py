@@ -118,7 +118,7 @@ def plan(dataset: str, method: str, seed: int = 0, preset: str = "default", **va
             others = [
                 other for other, kind in METHODS.items() if name in {f.name for f in dataclasses.fields(kind.Settings)}
             ]
-            owners = f" ({', '.join(others)} has it)" if others else ""
+            owners = f" (it is one of {', '.join(others)})" if others else ""
             raise InputError(f"method {method!r} has no setting {name!r}{owners}; it has: {', '.join(sorted(known))}.")
     chosen = preset_values(preset, dataset, method) | values
     if values.get("validation_share") and "selection" not in values:

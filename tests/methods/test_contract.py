@@ -155,6 +155,26 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(method: Method, make_cluste
     assert resumed.guards == whole.guards
 
 
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
+@pytest.mark.parametrize("metric_every", ["epoch", "batch"])
+def test_a_gpu_trains_what_the_cpu_trains(method: Method, metric_every: str, make_clusters) -> None:
+    points, classes = make_clusters(3, 90, WIDTH, 3)
+    labels = torch.where(torch.arange(90) < 15, classes, -1)
+    settings = TrainingSettings(epochs=2, batch_size=12, lr=1e-6, metric_every=metric_every, selection="last")
+
+    def train(device: str):
+        torch.manual_seed(0)
+        again = build_method(method.name, **dataclasses.asdict(method.settings))
+        return Trainer(nn.Linear(WIDTH, WIDTH), again, TrainingData(points, labels), settings, device=device).fit()
+
+    there, here = train("cuda"), train("cpu")
+    assert there.metric.factor.is_cuda
+    assert there.metric.factor.shape == here.metric.factor.shape
+    assert torch.isfinite(there.metric.factor).all()
+    assert set(there.guards) == set(here.guards)
+
+
 def test_a_capturable_step_reads_no_value_on_the_host(method: Method, working_set) -> None:
     """On torch's meta device tensors have shapes and no values, so a step that asks for a value raises."""
     if not method.capturable_loss:
