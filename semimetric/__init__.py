@@ -2,26 +2,31 @@
 
 __version__ = "0.1.0"
 
-from semimetric.evaluation import evaluate, nmi, recall_at_k
+from semimetric.evaluation import Judged, Trust, evaluate, hold_back, nmi, recall_at_k, trust_report
 from semimetric.graph import graph_modes, nearest_neighbors, propagate_affinities, propagated_affinity_matrix
 from semimetric.linear import GuardWarning, LinearFit, learn_metric
-from semimetric.losses import angular_loss
+from semimetric.losses import angular_loss, contrastive_loss
 from semimetric.methods import build_method
 from semimetric.metric import Metric, minimize_angular
 from semimetric.mining import mine_triplets
+from semimetric.presets import training_settings
 from semimetric.training import Trainer, TrainingData, TrainingSettings
 
 __all__ = [
     "GuardWarning",
+    "Judged",
     "LinearFit",
     "Metric",
     "Trainer",
     "TrainingData",
     "TrainingSettings",
+    "Trust",
     "angular_loss",
     "build_method",
+    "contrastive_loss",
     "evaluate",
     "graph_modes",
+    "hold_back",
     "learn_metric",
     "mine_triplets",
     "minimize_angular",
@@ -30,4 +35,6 @@ __all__ = [
     "propagate_affinities",
     "propagated_affinity_matrix",
     "recall_at_k",
+    "training_settings",
+    "trust_report",
 ]

@@ -57,7 +57,7 @@ _FIT_OPTIONS = settings_options(
 def fit(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the run; new or empty, unless --resume.")],
     dataset: Annotated[str, typer.Option(help="Benchmark dataset; 'semimetric datasets' lists them.")] = "digits",
-    method: Annotated[str, typer.Option(help="Method; 'semimetric methods' lists them.")] = "affinity-triplets",
+    method: Annotated[str, typer.Option(help="Method; 'semimetric methods' lists them.")] = "consensus",
     preset: Annotated[str, typer.Option(help=f"Settings to start from: {', '.join(preset_names())}.")] = "default",
     seed: Annotated[int, typer.Option(help="Seed of split, weights, partitions and batches.")] = 0,
     device: Device = "auto",
@@ -109,6 +109,8 @@ def _print_outcome(outcome: dict[str, Any], as_json: bool) -> None:
     stdout.print(score_table({"Initial": outcome["initial"], "Final": outcome["final"]}, title))
     if outcome["best_epoch"] == 0:
         stdout.print("No epoch beat the start: the model before training is kept.", highlight=False)
+    if outcome["trust"]:
+        stdout.print(f"Pseudo-labels, half-way: {outcome['trust']['sentence']}", highlight=False)
     if outcome["guards"]:
         where = f"docs/methods/{outcome['method']}.md"
         stdout.print(f"guards at work (see {where}): {', '.join(outcome['guards'])}", highlight=False)

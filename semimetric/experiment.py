@@ -202,6 +202,7 @@ def run_experiment(
         "epochs": result.epochs,
         "interrupted": result.interrupted,
         "guards": list(result.guards),
+        "trust": result.trust,
         "seconds": round(result.seconds, 3),
         "device": where.type,
         "run": None if out is None else str(out),

@@ -6,6 +6,9 @@ from typing import Any
 
 from semimetric.checks import check_choice
 from semimetric.errors import InputError
+from semimetric.methods import method_names
+from semimetric.settings import build_settings
+from semimetric.training import TrainingSettings
 
 Values = dict[str, Any]
 
@@ -59,9 +62,37 @@ def _classical(digits: float, mnist: float, fashion_mnist: float, cifar10: float
     return {"digits": {"lr": digits}} | {dataset: {"lr": lr, "epochs": 30} for dataset, lr in large.items()}
 
 
+_CONSENSUS_TRAINING: Values = {
+    "optimizer": "adamw",
+    "lr": 1e-3,
+    "lr_schedule": "cosine",
+    "weight_decay": 1e-4,
+    "average": 0.995,
+    "batch_size": 512,
+    "passes": 2,
+    "epochs": 40,
+    "epochs_per_partition": 1,
+    "partition_size": 1_000_000,
+    "hold_back": 0.2,
+    "selection": "last",
+}
+
+_CONSENSUS_IMAGES: Values = _CONSENSUS_TRAINING | {
+    "init": "he",
+    "preprocess": "standardize",
+    "validation_share": 0.0,
+    "pretrain_epochs": 0,
+}
+
 _SERAPH = _classical(digits=1e-6, mnist=1e-7, fashion_mnist=1e-8, cifar10=1e-7)
 
 BY_METHOD: dict[str, dict[str, Values]] = {
+    "consensus": {
+        "digits": _CONSENSUS_TRAINING | {"batch_size": 256, "average": 0.99},
+        "mnist": _CONSENSUS_IMAGES,
+        "fashion-mnist": _CONSENSUS_IMAGES | {"augmentation": "objects"},
+        "cifar10": _CONSENSUS_IMAGES,
+    },
     "affinity-triplets": {
         "digits": {"components": 32, "lr": 3e-7},
         "mnist": _PAPER_TRIPLETS,
@@ -75,6 +106,13 @@ BY_METHOD: dict[str, dict[str, Values]] = {
     "apit": _classical(digits=1e-8, mnist=1e-9, fashion_mnist=1e-9, cifar10=1e-9),
 }
 """What a method adds to that, chosen on validation data."""
+
+
+def training_settings(method: str, **changes: Any) -> TrainingSettings:
+    """How to train ``method`` on data of your own, with ``changes``."""
+    check_choice(method, method_names(), "method")
+    values = _CONSENSUS_TRAINING if method == "consensus" else {}
+    return build_settings(TrainingSettings, values | changes, "training")
 
 
 def preset_names() -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from semimetric.checks import check_choice
 from semimetric.encoders.paper import cifar10_network, mnist_network
+from semimetric.encoders.residual import ResNet9
 from semimetric.encoders.small import mlp, small_cnn
 from semimetric.errors import InputError
 
@@ -39,11 +40,21 @@ def _small_cnn(shape: Shape, init: str) -> nn.Module:
     return small_cnn(shape[0])
 
 
+def _resnet9(shape: Shape, init: str) -> nn.Module:
+    if len(shape) != 3 or min(shape[1:]) < 16:
+        raise InputError(
+            f"encoder 'resnet9' needs images (channels, height, width) of at least 16 x 16 pixels, got {shape}. "
+            "Use 'small-cnn' for smaller images and 'mlp' for vectors."
+        )
+    return ResNet9(shape[0])
+
+
 _ENCODERS: dict[str, Callable[[Shape, str], nn.Module]] = {
     "paper-mnist": _paper_mnist,
     "paper-cifar10": _paper_cifar10,
     "small-cnn": _small_cnn,
     "mlp": _mlp,
+    "resnet9": _resnet9,
 }
 
 

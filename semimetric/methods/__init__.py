@@ -9,13 +9,14 @@ from semimetric.methods.affinity_triplets import AffinityTriplets
 from semimetric.methods.apit import APIT
 from semimetric.methods.apllr import APLLR
 from semimetric.methods.base import Constraints, Method, Needs
+from semimetric.methods.consensus import Consensus
 from semimetric.methods.isdml import ISDML
 from semimetric.methods.lrml import LRML
 from semimetric.methods.seraph import SERAPH
 from semimetric.settings import build_settings
 
 METHODS: dict[str, type[Method[Any]]] = {
-    method.name: method for method in (AffinityTriplets, LRML, SERAPH, ISDML, APLLR, APIT)
+    method.name: method for method in (Consensus, AffinityTriplets, LRML, SERAPH, ISDML, APLLR, APIT)
 }
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from semimetric.errors import InputError
+from semimetric.graph import Posteriors
 from semimetric.metric import Metric
 
 
@@ -110,12 +111,25 @@ class Method(nn.Module, ABC, Generic[C]):
                 f"{int(known[0])}. Label some of another class."
             )
 
+    def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+        """Build, before anything is trained, the parts whose size depends on the data or on the features' width.
+
+        Inputs are preprocessed examples (N, ...); what the method cannot use is refused here. Most methods have none.
+        """
+
     @abstractmethod
     def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
         """The metric to start from, for features of ``width`` dimensions."""
 
     def check_working_set(self, labelled: int, unlabelled: int) -> None:
         """Refuse, before training, working sets of so many examples if they are too small; any size will do here."""
+
+    def views(self, inputs: Tensor) -> Tensor:
+        """What the encoder sees of a batch (n, ...): its examples as they are, or views of them (v n, ...).
+
+        ``loss`` is then given a feature of each view, all first views before all second ones.
+        """
+        return inputs
 
     @abstractmethod
     def constraints(self, features: Tensor, labels: Tensor) -> C:
@@ -127,12 +141,16 @@ class Method(nn.Module, ABC, Generic[C]):
 
     @abstractmethod
     def loss(self, metric: Metric, features: Tensor, constraints: C) -> Tensor:
-        """Metric fixed: what the encoder minimises on the features of ``constraints.nodes``."""
+        """Metric fixed: what the encoder minimises on the features of ``constraints.nodes``, or of their views."""
 
     def metric_objective(self, metric: Metric, features: Tensor, constraints: C) -> float:
         """What ``update_metric`` lowers; the loss, unless the method has more to say about the metric."""
         with torch.no_grad():
             return float(self.loss(metric, features, constraints))
+
+    def posteriors(self, constraints: C) -> Posteriors | None:
+        """What the method takes each example of the working set to be; none if it names no classes."""
+        return None
 
     def in_use(self) -> dict[str, float]:
         """Numbers of the method's own that the last metric step set, for the log of an epoch."""

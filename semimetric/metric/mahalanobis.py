@@ -44,6 +44,19 @@ class Metric:
         return cls(random_orthonormal(d, l, generator))
 
     @classmethod
+    def principal(cls, features: Tensor, n_components: int) -> Metric:
+        """Distance within the ``n_components`` directions in which the rows of ``features`` (N, d) vary most."""
+        points = features.detach().to(torch.float64)
+        if points.ndim != 2 or not 1 <= n_components <= points.shape[1]:
+            raise InputError(
+                f"n_components is {n_components}; for features of shape {tuple(points.shape)} it must be from 1 to the "
+                "number of columns."
+            )
+        centred = points - points.mean(0)
+        vectors = torch.linalg.eigh(centred.T @ centred).eigenvectors
+        return cls(vectors.flip(1)[:, :n_components])
+
+    @classmethod
     def from_matrix(cls, matrix: Tensor, n_components: int | None = None, tolerance: float = 1e-8) -> Metric:
         """Factor a positive semi-definite M (d, d), keeping its ``n_components`` largest eigenvalues.
 

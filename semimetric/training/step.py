@@ -17,6 +17,9 @@ from semimetric.encoders import unit_features
 from semimetric.errors import DivergedError
 from semimetric.methods import Method
 from semimetric.metric import GraphedFunction, Metric
+from semimetric.training.average import RunningAverage
+from semimetric.training.device import arithmetic
+from semimetric.training.optimizer import create_state
 
 
 class TrainingStep:
@@ -30,6 +33,8 @@ class TrainingStep:
         inputs: Tensor,
         update_metric: bool,
         train_encoder: bool = True,
+        average: RunningAverage | None = None,
+        precision: str = "float32",
     ) -> None:
         self.encoder = encoder
         self.method = method
@@ -37,6 +42,8 @@ class TrainingStep:
         self.inputs = inputs
         self.update_metric = update_metric
         self.train_encoder = train_encoder
+        self.average = average
+        self.precision = precision
         self._batch_type: type[Any] | None = None
         self._graphed: GraphedFunction | None = None
         if inputs.is_cuda and method.capturable_loss and (method.capturable_metric or not update_metric):
@@ -59,7 +66,7 @@ class TrainingStep:
 
     def _step(self, metric: Metric, rows: Tensor, batch: Any) -> Metric:
         with torch.set_grad_enabled(self.train_encoder):
-            features = unit_features(self.encoder(self.inputs[rows]))
+            features = self._features(self.method.views(self.inputs[rows]))
             if features.is_cpu:  # on a GPU the check would wait for the device; the next epoch's will do
                 check_not_diverged(features)
             if self.update_metric:
@@ -70,13 +77,23 @@ class TrainingStep:
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
         self.optimizer.step()
+        if self.average is not None:
+            self.average.follow()
         return metric
+
+    def _features(self, views: Tensor) -> Tensor:
+        """Unit features; the encoder alone computes in half precision."""
+        with arithmetic(views.device, self.precision):
+            outputs = self.encoder(views)
+        return unit_features(outputs if outputs.dtype == torch.float64 else outputs.float())
 
     def _changed_by_a_step(self) -> Iterator[Tensor]:
         yield from self.encoder.state_dict().values()
         yield from self.method.state_dict().values()
         for values in self.optimizer.state.values():
             yield from (value for value in values.values() if isinstance(value, Tensor))
+        if self.average is not None:
+            yield from self.average.changed()
 
 
 def check_not_diverged(features: Tensor) -> None:
@@ -86,20 +103,3 @@ def check_not_diverged(features: Tensor) -> None:
             "training diverged: the encoder returns NaN or infinite values. The best model so far is kept; start "
             "again with a smaller --lr."
         )
-
-
-def create_state(optimizer: torch.optim.Optimizer) -> None:
-    """Let the optimiser allocate its state now, all zero, as a recorded step must find it in place."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if all(parameter in optimizer.state for parameter in parameters):
-        return
-    kept = [parameter.detach().clone() for parameter in parameters]
-    for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    with torch.no_grad():
-        for parameter, value in zip(parameters, kept, strict=True):
-            parameter.copy_(value)
-            for tensor in optimizer.state[parameter].values():
-                tensor.zero_()
-    optimizer.zero_grad(set_to_none=True)

@@ -11,7 +11,10 @@ for every epoch:  embed the partition, ask the method for constraints
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -22,7 +25,18 @@ from semimetric.errors import InputError
 from semimetric.evaluation import Spread, activity_warning, collapse_warning, decline_warning, measure_spread
 from semimetric.methods import Method
 from semimetric.metric import Metric
+from semimetric.training.average import RunningAverage
 from semimetric.training.data import TrainingData, check_needs
+from semimetric.training.device import arithmetic
+from semimetric.training.held_back import HeldBack
+from semimetric.training.optimizer import (
+    build_optimizer,
+    learning_rate,
+    optimizer_tensors,
+    restore_optimizer,
+    set_learning_rate,
+    under,
+)
 from semimetric.training.progress import Progress, Silent
 from semimetric.training.run import Run
 from semimetric.training.schedule import PartitionSchedule
@@ -57,6 +71,7 @@ class TrainingResult:
     interrupted: bool
     seconds: float
     guards: tuple[str, ...]
+    trust: dict[str, Any] | None
 
 
 class Trainer:
@@ -87,8 +102,12 @@ class Trainer:
         self.progress: Progress = progress or Silent()
         self.generator = torch.Generator().manual_seed(seed)
         width = output_width(self.encoder, self.data.inputs)
+        method.prepare(self.data.inputs, self.data.labels, width, self.generator)
+        self.method.to(self.device)
         self.metric = method.initial_metric(width, self.generator).to(self.device)
-        self.optimizer = _build_optimizer(settings, [*self.encoder.parameters(), *self.method.parameters()])
+        self.optimizer = build_optimizer(settings, [*self.encoder.parameters(), *self.method.parameters()])
+        averaged = settings.average > 0 and settings.lr > 0
+        self.average = RunningAverage([self.encoder, self.method], settings.average) if averaged else None
         self.step = TrainingStep(
             self.encoder,
             self.method,
@@ -96,7 +115,10 @@ class Trainer:
             self.data.inputs,
             settings.metric_every == "batch",
             settings.lr > 0,
+            self.average,
+            settings.precision,
         )
+        self.held_back = self._hold_back()
         self.schedule = PartitionSchedule(
             data.unlabelled, settings.partition_size, settings.epochs_per_partition, self.generator
         )
@@ -115,6 +137,18 @@ class Trainer:
         self.warned = False
         self.collapsed = False
         self.guards: list[str] = []
+        self.trust: dict[str, Any] | None = None
+
+    def _hold_back(self) -> HeldBack | None:
+        """The labels that judge, where asked for and possible."""
+        if not self.settings.hold_back:
+            return None
+        if type(self.method).posteriors is Method.posteriors:
+            raise InputError(
+                f"hold_back judges pseudo-labels and method {self.method.name!r} gives none. Leave hold_back at 0."
+            )
+        held = HeldBack(self.data.labels, self.settings.hold_back, self.settings.epochs, self.generator)
+        return held if len(held.rows) else None
 
     def fit(self) -> TrainingResult:
         """Train to the last epoch, or until interrupted, and load the best model into the encoder."""
@@ -132,7 +166,14 @@ class Trainer:
                 self._load_best()
         best_epoch = self.best.epoch if self.best else 0
         return TrainingResult(
-            self.encoder, self.metric, best_epoch, self.epoch, interrupted, self.seconds, tuple(self.guards)
+            self.encoder,
+            self.metric,
+            best_epoch,
+            self.epoch,
+            interrupted,
+            self.seconds,
+            tuple(self.guards),
+            self.trust,
         )
 
     def _load_best(self) -> None:
@@ -154,9 +195,11 @@ class Trainer:
         epoch = self.epoch + 1
         self.progress.stage("graph")
         rows = torch.cat([self.data.labelled, self.schedule.for_epoch(epoch).to(self.device)])
+        labels = self.held_back.labels(epoch) if self.held_back else self.data.labels
         features = self._features(self.data.inputs[rows])
-        constraints = self.method.constraints(features, self.data.labels[rows])
+        constraints = self.method.constraints(features, labels[rows])
         record: dict[str, Any] = {"epoch": epoch} | self.method.statistics(self.metric, features, constraints)
+        record |= self._judge(epoch, rows, constraints)
         if self.data.classes is not None:
             record |= constraints.quality(self.data.classes[rows])
         if self.settings.metric_every == "epoch":
@@ -167,16 +210,37 @@ class Trainer:
         self.epoch = epoch
         self._finish_epoch(record, began)
 
+    def _judge(self, epoch: int, rows: Tensor, constraints: Any) -> dict[str, float]:
+        """Let the held-back labels judge the pseudo-labels of an epoch in which they were unknown."""
+        found = self.method.posteriors(constraints)
+        if self.held_back is None or found is None or epoch > self.held_back.until:
+            return {}
+        self.trust = {"epoch": epoch} | self.held_back.judge(found, rows)
+        return {"held_back_accuracy": self.trust["accuracy"]}
+
     def _train_batches(self, epoch: int, rows: Tensor, constraints: Any) -> None:
         size = min(self.settings.batch_size, len(constraints))
-        total = len(constraints) // size
+        total = self.settings.passes * (len(constraints) // size)
+        set_learning_rate(self.optimizer, learning_rate(self.settings, epoch))
+        with self._weights_of_steps():
+            passes = (constraints.minibatches(size, self.generator) for _ in range(self.settings.passes))
+            for done, batch in enumerate(chain.from_iterable(passes), start=1):
+                self.metric = self.step(self.metric, rows[batch.nodes], batch)
+                self.progress.batch(epoch, done, total)
+
+    @contextmanager
+    def _weights_of_steps(self) -> Iterator[None]:
+        """Training mode, and where weights are averaged, those of the last step instead of their average."""
+        swap = self.average.swap if self.average else lambda: None
         self.encoder.train()
         self.method.train()
-        for done, batch in enumerate(constraints.minibatches(size, self.generator), start=1):
-            self.metric = self.step(self.metric, rows[batch.nodes], batch)
-            self.progress.batch(epoch, done, total)
-        self.encoder.eval()
-        self.method.eval()
+        swap()
+        try:
+            yield
+        finally:
+            swap()
+            self.encoder.eval()
+            self.method.eval()
 
     def _finish_epoch(self, record: dict[str, Any], began: float) -> None:
         """Watch for collapse, score, keep the best model, log and write a checkpoint."""
@@ -252,7 +316,8 @@ class Trainer:
         return self.metric.transform(self._features(self.data.inputs[rows]))
 
     def _features(self, inputs: Tensor) -> Tensor:
-        features = encode(self.encoder, inputs)
+        with arithmetic(self.device, self.settings.precision):
+            features = encode(self.encoder, inputs).float()
         check_not_diverged(features)
         return features
 
@@ -273,7 +338,8 @@ class Trainer:
         tensors |= {"generator": self.generator.get_state(), "torch_rng": torch.get_rng_state()}
         if self.device.type == "cuda":
             tensors["cuda_rng"] = torch.cuda.get_rng_state(self.device)
-        tensors |= _optimizer_tensors(self.optimizer)
+        tensors |= optimizer_tensors(self.optimizer)
+        tensors |= self.average.state() if self.average else {}
         state = {
             "epoch": self.epoch,
             "seconds": self.seconds,
@@ -283,20 +349,23 @@ class Trainer:
             "warned": self.warned,
             "collapsed": self.collapsed,
             "guards": self.guards,
+            "trust": self.trust,
         }
         run.write_tensors("checkpoint.safetensors", tensors, state)
 
     def _restore(self, run: Run) -> None:
         tensors, state = run.read_tensors("checkpoint.safetensors")
         load_model(self.encoder, tensors)
-        self.method.load_state_dict(_under("method.", tensors))
+        self.method.load_state_dict(under("method.", tensors))
         self.metric = Metric(tensors["metric.factor"]).to(self.device)
         self.schedule.restore(tensors)
         self.generator.set_state(tensors["generator"])
         torch.set_rng_state(tensors["torch_rng"])
         if self.device.type == "cuda" and "cuda_rng" in tensors:
             torch.cuda.set_rng_state(tensors["cuda_rng"], self.device)
-        _restore_optimizer(self.optimizer, tensors)
+        restore_optimizer(self.optimizer, tensors)
+        if self.average:
+            self.average.restore(tensors)
         self.start = Spread(*state.pop("start"))
         for name, value in state.items():
             setattr(self, name, value)
@@ -313,38 +382,4 @@ def model_tensors(encoder: nn.Module, metric: Metric) -> dict[str, Tensor]:
 
 def load_model(encoder: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Load the encoder's part of ``model_tensors`` into ``encoder``."""
-    encoder.load_state_dict(_under("encoder.", tensors))
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _build_optimizer(settings: TrainingSettings, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    if not parameters:
-        if settings.lr > 0:
-            raise InputError("the encoder has no parameters to train. Set lr to 0 to learn the metric alone.")
-        parameters = [nn.Parameter(torch.zeros(()))]
-    if settings.optimizer == "adam":
-        on_gpu = any(parameter.is_cuda for parameter in parameters)
-        return torch.optim.Adam(parameters, lr=settings.lr, weight_decay=settings.weight_decay, capturable=on_gpu)
-    return torch.optim.SGD(parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
-
-
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's per-parameter tensors under flat names; its numbers come from the settings."""
-    state = optimizer.state_dict()["state"]
-    return {
-        f"optimizer.{parameter}.{name}": value
-        for parameter, values in state.items()
-        for name, value in values.items()
-        if isinstance(value, Tensor)
-    }
-
-
-def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, value in _under("optimizer.", tensors).items():
-        parameter, key = name.split(".", 1)
-        state.setdefault(int(parameter), {})[key] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    encoder.load_state_dict(under("encoder.", tensors))

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from semimetric.errors import DivergedError, InputError, RunError
 from semimetric.metric import GraphedFunction, Metric
 from semimetric.training import Run, Silent, Trainer, TrainingData, TrainingSettings, TrainingWarning
+from semimetric.training.optimizer import create_state
 from semimetric.training.schedule import PartitionSchedule
 from semimetric.training.selection import labels_score, validation_score
-from semimetric.training.step import TrainingStep, create_state
+from semimetric.training.step import TrainingStep
 from semimetric.training.trainer import Best
 
 

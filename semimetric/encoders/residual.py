@@ -1,0 +1,53 @@
+"""A residual network for small colour images, of few layers that are wide rather than many.
+
+The layout is that of D. Page, "How to train your ResNet" (2018): four 3x3 stages with max-pooling between them and two
+residual blocks. Against a network of the usual depth it has fewer, larger matrix products, which suits a GPU.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Residual(nn.Module):
+    """x + f(x) with f two 3x3 convolutions."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(_convolution(channels, channels), _convolution(channels, channels))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (N, C, H, W) in the same shape."""
+        added: Tensor = images + self.body(images)
+        return added
+
+
+class ResNet9(nn.Module):
+    """(N, channels, H, W) -> (N, width) for images of 16 to 64 pixels; 6.6 million weights."""
+
+    def __init__(self, channels: int, width: int = 128, base: int = 64) -> None:
+        super().__init__()
+        self.stages = nn.Sequential(
+            _convolution(channels, base),
+            _convolution(base, 2 * base),
+            nn.MaxPool2d(2),
+            Residual(2 * base),
+            _convolution(2 * base, 4 * base),
+            nn.MaxPool2d(2),
+            _convolution(4 * base, 8 * base),
+            nn.MaxPool2d(2),
+            Residual(8 * base),
+        )
+        self.last = nn.Linear(8 * base, width)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """One row for each image: the maximum over positions, projected."""
+        maps = self.stages(images.contiguous(memory_format=torch.channels_last))
+        rows: Tensor = self.last(maps.amax((2, 3)))
+        return rows
+
+
+def _convolution(channels: int, out: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(channels, out, 3, padding=1, bias=False), nn.BatchNorm2d(out), nn.ReLU())

@@ -1,0 +1,245 @@
+"""Class posteriors on which graph and network agree, contrastive learning weighted by their confidence.
+
+Labels are propagated over the neighbour graph of an averaged encoder; a linear head on the same features names the
+examples too; the geometric mean of both is the consensus. It says which pairs are likely of one class and how sure that
+is. The page in ``docs/methods`` has the formulae, what each part brings, and the sources of the parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from semimetric.checks import check_choice, check_fraction, check_not_negative, check_positive
+from semimetric.data import Augmentation, augment, augmentation_for, check_augmentation
+from semimetric.errors import InputError
+from semimetric.graph import Posteriors, class_posteriors, nearest_neighbors
+from semimetric.losses import contrastive_loss
+from semimetric.methods.base import Method, Needs, check_neighbor_count
+from semimetric.metric import Metric
+from semimetric.settings import setting
+
+SHARPNESS = 16.0
+"""Unit features times this go into the head, whose logits could not tell classes apart otherwise."""
+
+SMALLEST_SHARE = 1e-6
+"""Neither graph nor head rules a class out altogether in their geometric mean."""
+
+LABELLED_SHARE = 1 / 8
+"""Of every batch so much is drawn from the labelled examples, however few they are."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What each of n examples is taken for: posteriors (n, C) of ``classes`` (C,), and whether it is its label (n,)."""
+
+    nodes: Tensor
+    shares: Tensor
+    known: Tensor
+    classes: Tensor
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def targets(self) -> Tensor:
+        """(n,) column of the likeliest class."""
+        return self.shares.argmax(1)
+
+    @property
+    def confidence(self) -> Tensor:
+        """(n,) 1 - H / log C with the entropy H of the posteriors: 1 for a certain class, 0 for equal ones."""
+        entropy = torch.special.entr(self.shares).sum(1)
+        sure: Tensor = 1.0 - entropy / math.log(self.shares.shape[1])
+        return sure.clamp(0.0, 1.0)
+
+    def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Agreement]:
+        """Batches of ``size``: an eighth drawn from the labelled examples, the rest all examples in random order.
+
+        There are as many as one pass makes, so that a few examples meet the next pass only.
+        """
+        labelled = self.known.nonzero().flatten()
+        first = int(LABELLED_SHARE * size)
+        order = torch.randperm(len(self), generator=generator).to(labelled.device)
+        rest = order[: len(self) // size * (size - first)].reshape(-1, size - first)
+        for others in rest:
+            drawn = torch.randint(len(labelled), (first,), generator=generator).to(labelled.device)
+            yield self._part(torch.cat([labelled[drawn], others]))
+
+    def _part(self, rows: Tensor) -> Agreement:
+        return Agreement(self.nodes[rows], self.shares[rows], self.known[rows], self.classes)
+
+    def quality(self, classes: Tensor) -> dict[str, float]:
+        """Shares of right pseudo-labels of the unlabelled examples, plain and weighted by confidence."""
+        right = (self.classes[self.targets] == classes[self.nodes])[~self.known].double()
+        weights = self.confidence[~self.known].double()
+        weighted = float((right * weights).sum() / weights.sum().clamp_min(1e-12))
+        return {"right_pseudo_labels": float(right.mean()), "right_by_confidence": weighted}
+
+
+@dataclass(frozen=True)
+class ConsensusSettings:
+    """Hyper-parameters; one set of defaults serves images and vectors."""
+
+    k: int = setting(10, "Neighbours per node of the graph.")
+    gamma: float = setting(0.99, "Share of its label that a node passes on at each step of the propagation, in (0, 1).")
+    head_share: float = setting(
+        0.5, "Weight of the head against the graph in what an example is taken for: 0 the graph alone, 1 the head."
+    )
+    reach: float = setting(
+        0.1, "Prior weight of not knowing, as a share of what labels send to a typical node; far nodes stay unsure."
+    )
+    augmentation: Literal["auto", "digits", "objects", "vectors", "none"] = setting(
+        "auto",
+        "Views: of digits (never mirrored), objects or vectors, or none; auto takes grey images for digits and colour "
+        "ones for objects.",
+    )
+    consistency: float = setting(1.0, "Weight of naming strong views as their examples are named.")
+    contrast: float = setting(1.0, "Weight of the contrastive loss between examples of one class, by confidence.")
+    contrast_temperature: float = setting(0.1, "Its temperature.")
+    instance: float = setting(1.0, "Weight of the contrastive loss between the two views of each example.")
+    instance_temperature: float = setting(0.2, "Its temperature.")
+    components: int = setting(
+        0, "Dimensions of the embedding, principal components of the features, at most the encoder's d; 0 keeps all."
+    )
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise InputError(f"k must be at least 1, got {self.k}.")
+        check_fraction(self.gamma, "gamma")
+        if not 0.0 <= self.head_share <= 1.0:
+            raise InputError(f"head_share must be between 0 and 1, got {self.head_share}.")
+        for name in ("reach", "consistency", "contrast", "instance", "components"):
+            check_not_negative(getattr(self, name), name)
+        for name in ("contrast_temperature", "instance_temperature"):
+            check_positive(getattr(self, name), name)
+        check_choice(self.augmentation, ("auto", "digits", "objects", "vectors", "none"), "augmentation")
+
+
+class Consensus(Method[Agreement]):
+    """Pseudo-labels on which graph and head agree; consistency and contrast of augmented views."""
+
+    name = "consensus"
+    summary = "class posteriors of graph and network, contrastive loss weighted by their confidence"
+    reference = "this project"
+    needs = Needs(labels=True, unlabelled=True, graph=True, views=True)
+    capturable_loss = True
+    Settings = ConsensusSettings
+    settings: ConsensusSettings
+    head: nn.Linear
+    classes: Tensor
+    steps: Tensor
+
+    def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+        """A head for the classes that have labels, and the views that fit the inputs."""
+        classes = torch.unique(labels[labels >= 0])
+        self.head = nn.Linear(width, len(classes))
+        nn.init.normal_(self.head.weight, std=width**-0.5, generator=generator)
+        nn.init.zeros_(self.head.bias)
+        self.register_buffer("classes", classes)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self._weak, self._strong = self._augmentations(inputs)
+
+    def _augmentations(self, inputs: Tensor) -> tuple[Augmentation, Augmentation]:
+        kind = self.settings.augmentation
+        if kind == "none":
+            return Augmentation(), Augmentation()
+        if kind == "auto":
+            kind = "vectors" if inputs.ndim == 2 else ("objects" if inputs.shape[1] == 3 else "digits")
+        weak, strong = augmentation_for(kind, "weak"), augmentation_for(kind, "strong")
+        check_augmentation(strong, inputs.shape)
+        return weak, strong
+
+    def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
+        """Euclidean distance of the features; with ``components``, of a random projection until the first epoch."""
+        if self.settings.components > width:
+            raise InputError(
+                f"components must be at most the encoder's output width ({width}), got {self.settings.components}. "
+                "Ask for fewer components or use a wider encoder."
+            )
+        if self.settings.components == 0:
+            return Metric.identity(width)
+        return Metric.random_orthonormal(width, self.settings.components, generator)
+
+    def check_working_set(self, labelled: int, unlabelled: int) -> None:
+        """Every example needs k others."""
+        check_neighbor_count(self.settings.k, labelled + unlabelled)
+
+    def views(self, inputs: Tensor) -> Tensor:
+        """A weak view of every example, then a strong one of every example."""
+        return torch.cat([augment(inputs, self._weak), augment(inputs, self._strong)])
+
+    @torch.no_grad()
+    def constraints(self, features: Tensor, labels: Tensor) -> Agreement:
+        """The consensus of the graph and of the head, which has a say once it has been trained."""
+        neighbors = nearest_neighbors(features, self.settings.k)
+        cosines = torch.stack([(features * features[column]).sum(1) for column in neighbors.T], dim=1)
+        weights = cosines.clamp_min(0.0) ** 3
+        graph = class_posteriors(neighbors, labels, weights, self.settings.gamma, prior=self.settings.reach)
+        shares = geometric_mean(graph.shares, self._head_shares(features), self.settings.head_share * (self.steps > 0))
+        known = labels >= 0
+        certain = (labels[:, None] == self.classes).double()
+        nodes = torch.arange(len(labels), device=labels.device)
+        return Agreement(nodes, torch.where(known[:, None], certain, shares), known, self.classes)
+
+    def _head_shares(self, features: Tensor) -> Tensor:
+        return self._logits(features).double().softmax(1)
+
+    def _logits(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.head(SHARPNESS * features.to(self.head.weight.dtype))
+        return logits
+
+    def update_metric(self, metric: Metric, features: Tensor, constraints: Agreement) -> Metric:
+        """The principal components of the features, or Euclidean distance as it is."""
+        if self.settings.components == 0:
+            return metric
+        return Metric.principal(features, self.settings.components)
+
+    def metric_objective(self, metric: Metric, features: Tensor, constraints: Agreement) -> float:
+        """The variance of the features that the metric does not see."""
+        centred = features.double() - features.double().mean(0)
+        return float(centred.square().sum() - metric.transform(centred).square().sum()) / len(features)
+
+    def loss(self, metric: Metric, features: Tensor, constraints: Agreement) -> Tensor:
+        """Labels on weak views, consensus on strong ones, contrast by class and by example on both."""
+        if self.training:
+            self.steps += 1
+        n = len(constraints)
+        targets, known = constraints.targets, constraints.known.to(features.dtype)
+        weights = constraints.confidence.to(features.dtype)
+        weak, strong = self._logits(features).split(n)
+        supervised = (cross_entropy(weak, targets, reduction="none") * known).sum() / known.sum().clamp_min(1.0)
+        consistency = (cross_entropy(strong, targets, reduction="none") * weights).sum() / n
+        points = metric.transform(features)
+        both = torch.arange(n, device=features.device).repeat(2)
+        s = self.settings
+        contrast = contrastive_loss(points, targets.repeat(2), weights.repeat(2), s.contrast_temperature)
+        instance = contrastive_loss(points, both, None, s.instance_temperature)
+        return supervised + s.consistency * consistency + s.contrast * contrast + s.instance * instance
+
+    def posteriors(self, constraints: Agreement) -> Posteriors:
+        """What each example is taken for."""
+        return Posteriors(constraints.classes, constraints.shares, constraints.confidence)
+
+    def statistics(self, metric: Metric, features: Tensor, constraints: Agreement) -> dict[str, float]:
+        """How sure the consensus is of the unlabelled examples, and how often the head names them alike."""
+        unlabelled = ~constraints.known
+        confidence = constraints.confidence[unlabelled]
+        alike = self._head_shares(features).argmax(1) == constraints.targets
+        return {
+            "confidence": float(confidence.mean()),
+            "coverage@0.9": float((confidence >= 0.9).double().mean()),
+            "head_agreement": float(alike[unlabelled].double().mean()),
+        }
+
+
+def geometric_mean(first: Tensor, second: Tensor, share: float | Tensor) -> Tensor:
+    """Rows proportional to first^(1 - share) second^share, summing to 1, for rows of probabilities (N, C)."""
+    logs = (1.0 - share) * first.clamp_min(SMALLEST_SHARE).log() + share * second.clamp_min(SMALLEST_SHARE).log()
+    return logs.softmax(1)
