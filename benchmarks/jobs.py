@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import platform
@@ -29,11 +30,18 @@ class Job:
     label: str = ""
     cut: int | None = None
     """Score the largest ``cut`` dimensions of the final metric too."""
+    shuffled: bool = False
+    """Give the training examples each other's labels: the control, in which labels say nothing."""
+    validate: bool = False
+    """Score the last model on withheld training examples; the test set is not touched."""
 
 
 def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[str, Any]:
     """Run one job and return its outcome with the log of its epochs."""
     torch.set_num_threads(threads)
+    if job.validate:
+        return run_on_validation(job, data_dir, device)
+    from semimetric.data import load_dataset
     from semimetric.experiment import evaluate_run, plan, run_experiment
     from semimetric.training import Run, Silent
 
@@ -43,15 +51,67 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
 
     began = time.perf_counter()
     experiment = plan(job.dataset, job.method, job.seed, job.preset, **job.settings)
+    dataset = shuffled(load_dataset(job.dataset, data_dir), job.seed) if job.shuffled else None
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        outcome = run_experiment(experiment, out, data_dir, device, progress=Quiet())
+        outcome = run_experiment(experiment, out, data_dir, device, progress=Quiet(), dataset=dataset)
         history = Run.open(out).history()
         if job.cut:
             outcome["cut"] = evaluate_run(out, data_dir, device, job.cut)["scores"]
     wall = time.perf_counter() - began
     facts = {"label": job.label, "settings": job.settings, "config": experiment.config(), "history": history}
     return outcome | facts | {"run": None, "wall": wall}
+
+
+def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str, Any]:
+    """Train on what is left after withholding 15 % of each class, keep the last model and score it on those."""
+    from semimetric.data import load_dataset
+    from semimetric.experiment import plan, prepare, score
+    from semimetric.methods import build_method
+    from semimetric.training import Silent, Trainer, choose_device
+
+    history: list[dict[str, Any]] = []
+
+    class Keep(Silent):
+        def epoch(self, record: dict[str, Any]) -> None:
+            history.append(record)
+
+    began = time.perf_counter()
+    withheld = {"validation_share": 0.15, "selection": "last"}
+    experiment = plan(job.dataset, job.method, job.seed, job.preset, **(withheld | job.settings))
+    where = choose_device(device)
+    data = prepare(experiment, load_dataset(job.dataset, data_dir), where).data
+    encoder = build_encoder_of(experiment, data)
+    method = build_method(experiment.method, **dataclasses.asdict(experiment.method_settings))
+    trainer = Trainer(encoder, method, data, experiment.training, experiment.seed, where, progress=Keep())
+    initial = score(trainer.encoder, trainer.metric, data.validation_inputs, data.validation_labels)
+    result = trainer.fit()
+    return {
+        "label": job.label,
+        "seed": job.seed,
+        "settings": job.settings,
+        "initial": initial,
+        "final": score(result.encoder, result.metric, data.validation_inputs, data.validation_labels),
+        "trust": result.trust,
+        "history": history,
+        "seconds": result.seconds,
+        "wall": time.perf_counter() - began,
+    }
+
+
+def build_encoder_of(experiment: Any, data: Any) -> torch.nn.Module:
+    """The encoder that an experiment names, for its data."""
+    from semimetric.encoders import build_encoder
+
+    protocol = experiment.protocol
+    return build_encoder(protocol.encoder, tuple(data.inputs.shape[1:]), experiment.seed, protocol.init)
+
+
+def shuffled(dataset: Any, seed: int) -> Any:
+    """The dataset with its training labels in random order."""
+    labels = dataset.train.labels
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    return dataclasses.replace(dataset, train=dataclasses.replace(dataset.train, labels=labels[order]))
 
 
 def run_jobs(
@@ -79,6 +139,17 @@ def value_of(text: str) -> Any:
         except ValueError:
             continue
     return {"true": True, "false": False}.get(text, text)
+
+
+def changes(entries: list[str], scope: str) -> dict[str, Any]:
+    """The settings of ``--set`` that concern a dataset or row."""
+    found = {}
+    for entry in entries:
+        where, _, assignment = entry.rpartition(":")
+        if where in ("", scope):
+            name, value = assignment.split("=")
+            found[name] = value_of(value)
+    return found
 
 
 def machine() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs import Job, machine, run_jobs, value_of, write_result
+from jobs import Job, changes, machine, run_jobs, write_result
 
 from semimetric.paper.published import COLUMNS, SEMI_SUPERVISED, WITHOUT_ORTHOGONALITY
 
@@ -90,17 +90,6 @@ def rows_of(dataset: str, name: str, row: Row, mine: list[dict[str, Any]]) -> li
     if row.cut:
         rows.append([dataset, f"{name}, largest {PAPER_WIDTH[dataset]}", *aggregate(mine, "cut")])
     return rows
-
-
-def changes(entries: list[str], dataset: str) -> dict[str, Any]:
-    """The settings of ``--set`` that concern a dataset."""
-    found = {}
-    for entry in entries:
-        scope, _, assignment = entry.rpartition(":")
-        if scope in ("", dataset):
-            name, value = assignment.split("=")
-            found[name] = value_of(value)
-    return found
 
 
 def main() -> None:

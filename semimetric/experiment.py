@@ -222,7 +222,7 @@ def _start(experiment: Experiment, prepared: Prepared, trainer: Trainer) -> dict
         run.write_tensors("preprocess.safetensors", dict(prepared.preprocess.state_dict()))
         run.write_tensors("model.safetensors", model_tensors(trainer.encoder, trainer.metric), {"epoch": 0})
     if experiment.pretraining.pretrain_epochs:
-        rows = trainer.data.labelled
+        rows = trainer.learned_rows()
         inputs, labels = trainer.data.inputs[rows], trainer.data.labels[rows]
         pretrain(trainer.encoder, inputs, labels, experiment.pretraining, experiment.seed, trainer.progress)
     trainer.progress.stage("scoring the test set")

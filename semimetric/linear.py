@@ -45,7 +45,7 @@ def learn_metric(
     ----------
     features : (N, d) array; columns of different units should be standardised first
     labels : (N,) integers, -1 = unlabelled
-    method : any of ``semimetric methods``
+    method : any of ``semimetric methods`` that learns without a network
     n_components : dimensions to keep, those of the largest eigenvalues of M among the directions in which the features
         differ; None keeps all (``affinity-triplets``, whose L is orthonormal and would learn nothing: half)
     seed : of the random start of methods that have one
@@ -63,6 +63,12 @@ def learn_metric(
     back, so that hyper-parameters mean the same for features of any unit.
     """
     check_choice(method, method_names(), "method")
+    if not METHODS[method].learns_without_network:
+        linear = [name for name, kind in METHODS.items() if kind.learns_without_network]
+        raise InputError(
+            f"method {method!r} trains a network and has no metric for vectors as they are. Use Trainer with an "
+            f"encoder such as build_encoder('mlp', ...), or one of {', '.join(linear)} here."
+        )
     points = _exact(features)
     known = check_labels(labels, len(points)).to(points.device)
     scale = float(points.var(0, correction=0).sum().rsqrt())

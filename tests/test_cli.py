@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-QUICK = ["--epochs", "1", "--k", "6", "--batch-size", "300"]
+QUICK = ["--method", "affinity-triplets", "--epochs", "1", "--k", "6", "--batch-size", "300"]
 
 
 def semimetric(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -30,6 +30,7 @@ def test_fit_prints_json_last_and_evaluate_agrees(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     outcome = json.loads(done.stdout.splitlines()[-1])
     assert outcome["method"] == "affinity-triplets"
+    assert outcome["trust"] is None
     assert outcome["run"] == str(tmp_path / "run")
     assert 0.0 < outcome["final"]["nmi"] <= 1.0
     again = semimetric("evaluate", tmp_path / "run", "--json")
@@ -44,7 +45,22 @@ def test_piped_output_is_quiet_and_a_table(tmp_path: Path) -> None:
     assert done.stderr == ""
     assert "Initial" in done.stdout
     assert "Final" in done.stdout
+    assert "Pseudo-labels" not in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_unless_told_otherwise_it_says_how_far_to_trust_its_pseudo_labels(tmp_path: Path) -> None:
+    quick = ["--out", tmp_path / "run", "--epochs", 2, "--passes", 1, "--labels-per-class", 10]
+    done = semimetric("fit", *quick)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "consensus on digits" in done.stdout
+    outcome = json.loads(semimetric("fit", *quick, "--resume", "--json").stdout.splitlines()[-1])
+    trust = outcome["trust"]
+    assert (trust["epoch"], trust["judged"]) == (1, 20)
+    assert trust["low"] <= trust["accuracy"] <= trust["high"]
+    assert trust["sentence"].startswith("Of 20 held-back labels")
+    assert f"Pseudo-labels, half-way: {trust['sentence']}" in done.stdout.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +99,7 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
 
 def test_interrupt_leaves_a_usable_run_that_resumes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "semimetric", "fit", "--out", str(tmp_path / "run"), "--json"]
-    command += ["--epochs", "6", "--batch-size", "10"]
+    command += ["--method", "affinity-triplets", "--epochs", "3", "--batch-size", "10"]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -101,13 +117,16 @@ def test_interrupt_leaves_a_usable_run_that_resumes(tmp_path: Path) -> None:
     assert json.loads(stdout.splitlines()[-1])["interrupted"]
     assert semimetric("evaluate", tmp_path / "run").returncode == 0
     resumed = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=200)
-    assert json.loads(resumed.stdout.splitlines()[-1])["epochs"] == 6
+    assert json.loads(resumed.stdout.splitlines()[-1])["epochs"] == 3
 
 
 def test_methods_and_datasets_are_listed(tmp_path: Path) -> None:
     methods = json.loads(semimetric("methods", "--json").stdout)
-    assert methods[0]["name"] == "affinity-triplets"
-    assert "labels" in methods[0]["needs"]
+    needs = {method["name"]: method["needs"] for method in methods}
+    assert methods[0]["name"] == "consensus"
+    assert "views" in needs["consensus"]
+    assert "labels" in needs["affinity-triplets"]
+    assert "views" not in needs["affinity-triplets"]
     listed = semimetric("datasets", "--json", "--data-dir", tmp_path, XDG_CACHE_HOME=str(tmp_path), SEMIMETRIC_DATA="")
     rows = {row["name"]: row for row in json.loads(listed.stdout)}
     assert set(rows) == {"digits", "mnist", "fashion-mnist", "cifar10"}
@@ -152,6 +171,13 @@ def test_every_hyper_parameter_is_a_flag() -> None:
         "--pretrain-epochs",
         "--preset",
         "--resume",
+        "--head-share",
+        "--augmentation",
+        "--average",
+        "--lr-schedule",
+        "--hold-back",
+        "--passes",
+        "--precision",
     ):
         assert flag in shown, flag
 

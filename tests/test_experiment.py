@@ -77,7 +77,31 @@ def test_a_run_can_be_scored_again_and_says_the_same(tmp_path: Path) -> None:
     assert again["epoch"] == outcome["best_epoch"]
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == outcome
     assert {"method", "dataset", "seed", "initial", "final", "best_epoch", "seconds", "run"} <= set(outcome)
+    assert outcome["trust"] is None
     assert set(outcome["final"]) == {"nmi", "recall@1", "recall@2", "recall@4", "recall@8"}
+
+
+def test_a_run_of_consensus_is_judged_and_can_be_scored_again(tmp_path: Path) -> None:
+    experiment = plan("digits", "consensus", epochs=2, passes=1, labels_per_class=10)
+    outcome = run_experiment(experiment, tmp_path / "run", device="cpu")
+    assert evaluate_run(tmp_path / "run", device="cpu")["scores"] == outcome["final"]
+    assert outcome["best_epoch"] == 2
+    assert outcome["trust"]["judged"] == 20
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == outcome
+    assert run_experiment(experiment, tmp_path / "run", device="cpu", resume=True) == outcome
+
+
+def test_labels_that_judge_are_not_learned_from_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[torch.Tensor] = []
+
+    def note(encoder, inputs, labels, *arguments) -> float:
+        seen.append(labels)
+        return 0.0
+
+    monkeypatch.setattr("semimetric.experiment.pretrain", note)
+    values = {"epochs": 1, "passes": 1, "labels_per_class": 10, "pretrain_epochs": 1, "hold_back": 0.2}
+    run_experiment(plan("digits", "consensus", **values), device="cpu")
+    assert torch.bincount(seen[0]).tolist() == [8] * 10
 
 
 def test_resume_continues_to_the_same_end_and_keeps_initial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +154,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
         ({"labels_per_class": 500}, "500"),
         ({"encoder": "paper-mnist"}, "takes inputs of shape"),
         ({"selection": "validation"}, "needs withheld validation data"),
+        ({"hold_back": 0.2}, "method 'affinity-triplets' gives none"),
     ],
 )
 def test_nothing_is_written_before_the_input_is_accepted(tmp_path: Path, changes: dict, message: str) -> None:

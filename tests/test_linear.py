@@ -7,7 +7,9 @@ import torch
 import semimetric
 from semimetric import GuardWarning, learn_metric
 from semimetric.errors import InputError
-from semimetric.methods import method_names
+from semimetric.methods import METHODS
+
+LINEAR = [name for name, kind in METHODS.items() if kind.learns_without_network]
 
 pytestmark = pytest.mark.filterwarnings("ignore::semimetric.GuardWarning")
 
@@ -20,7 +22,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return features, np.where(np.arange(90) < 18, classes, -1)
 
 
-@pytest.mark.parametrize("method", method_names())
+@pytest.mark.parametrize("method", LINEAR)
 def test_arrays_in_metric_out(method: str, data) -> None:
     features, labels = data
     metric = learn_metric(features, labels, method).metric
@@ -34,14 +36,14 @@ def test_arrays_in_metric_out(method: str, data) -> None:
     assert float(metric.squared_distances(points)[3, 40]) == pytest.approx(float(v @ metric.matrix @ v))
 
 
-@pytest.mark.parametrize("method", method_names())
+@pytest.mark.parametrize("method", LINEAR)
 def test_fewer_components(method: str, data) -> None:
     features, labels = data
     metric = learn_metric(features, labels, method, n_components=2).metric
     assert metric.factor.shape == (5, 2)
 
 
-@pytest.mark.parametrize("method", method_names())
+@pytest.mark.parametrize("method", LINEAR)
 def test_the_unit_of_the_features_does_not_matter(method: str, data) -> None:
     features, labels = data
     metric = learn_metric(features, labels, method).metric
@@ -51,11 +53,19 @@ def test_the_unit_of_the_features_does_not_matter(method: str, data) -> None:
     assert float(difference.abs().max()) <= 1e-3 * float(metric.squared_distances(points).mean())
 
 
-@pytest.mark.parametrize("method", method_names())
+@pytest.mark.parametrize("method", LINEAR)
 def test_all_examples_labelled(method: str, data) -> None:
     features, _ = data
     metric = learn_metric(features, np.arange(90) % 3, method).metric
     assert torch.isfinite(metric.factor).all()
+
+
+def test_a_method_that_is_a_network_is_refused(data) -> None:
+    features, labels = data
+    assert "consensus" not in LINEAR
+    with pytest.raises(InputError, match=r"consensus.*network") as refused:
+        learn_metric(features, labels, "consensus")
+    assert all(name in str(refused.value) for name in LINEAR)
 
 
 def test_guards_are_warned_of_and_returned(data) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor, nn
 
@@ -14,12 +16,28 @@ def unit_features(outputs: Tensor) -> Tensor:
     return nn.functional.normalize(outputs, dim=1, eps=NORM_FLOOR)
 
 
+def features_of(encoder: nn.Module, inputs: Tensor, precision: str = "float32") -> Tensor:
+    """Unit features (n, d) of one batch; in ``bfloat16`` the encoder alone computes in half precision.
+
+    Half precision wants images with their channels last. A recorded step cannot hold the cache of weights that
+    autocast would keep.
+    """
+    half = precision == "bfloat16"
+    context: AbstractContextManager[None] = nullcontext()
+    if half:
+        context = torch.autocast(inputs.device.type, torch.bfloat16, cache_enabled=False)
+    with context:
+        images = half and inputs.ndim == 4
+        outputs = encoder(inputs.contiguous(memory_format=torch.channels_last) if images else inputs)
+    return unit_features(outputs.float() if half else outputs)
+
+
 @torch.no_grad()
-def encode(encoder: nn.Module, inputs: Tensor, chunk: int = 1024) -> Tensor:
+def encode(encoder: nn.Module, inputs: Tensor, chunk: int = 1024, precision: str = "float32") -> Tensor:
     """Unit features (N, d) of all inputs in evaluation mode, by chunks; the encoder's mode is restored."""
     was_training = encoder.training
     encoder.eval()
     device = next((p.device for p in encoder.parameters()), inputs.device)
-    pieces = [unit_features(encoder(piece.to(device))) for piece in inputs.split(chunk)]
+    pieces = [features_of(encoder, piece.to(device), precision) for piece in inputs.split(chunk)]
     encoder.train(was_training)
     return torch.cat(pieces)

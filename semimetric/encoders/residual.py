@@ -6,7 +6,6 @@ residual blocks. Against a network of the usual depth it has fewer, larger matri
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 
@@ -40,11 +39,10 @@ class ResNet9(nn.Module):
             Residual(8 * base),
         )
         self.last = nn.Linear(8 * base, width)
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, images: Tensor) -> Tensor:
         """One row for each image: the maximum over positions, projected."""
-        maps = self.stages(images.contiguous(memory_format=torch.channels_last))
+        maps = self.stages(images)
         rows: Tensor = self.last(maps.amax((2, 3)))
         return rows
 

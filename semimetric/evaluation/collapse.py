@@ -43,14 +43,17 @@ def measure_spread(embeddings: Tensor) -> Spread:
     return Spread(float(2.0 * total * len(points) / (len(points) - 1)), float(entropy.exp()))
 
 
-def collapse_warning(start: Spread, now: Spread) -> str | None:
-    """A sentence when the embedding has lost nearly all of its spread or of its directions, else None."""
+def collapse_warning(start: Spread, now: Spread, classes: int = 0) -> str | None:
+    """A sentence when the embedding has lost nearly all of its spread or of its directions, else None.
+
+    Two classes, if that is all there are, may well end as two points, which lie in a single direction.
+    """
     if now.mean_distance < SHRUNK * start.mean_distance:
         return (
             f"the embedding is collapsing: the mean squared distance fell from {start.mean_distance:.3g} to "
             f"{now.mean_distance:.3g}."
         )
-    if now.effective_rank < max(1.5, SHRUNK * start.effective_rank):
+    if now.effective_rank < max(1.5, SHRUNK * start.effective_rank) and classes != 2:
         return (
             f"the embedding is collapsing: its effective rank fell from {start.effective_rank:.1f} to "
             f"{now.effective_rank:.1f} dimensions."

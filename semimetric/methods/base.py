@@ -68,6 +68,8 @@ class Method(nn.Module, ABC, Generic[C]):
     dataclasses of tensors of the same shapes; ``capturable_metric`` says the same of ``update_metric``. A GPU may then
     record a step, with the metric's update where that belongs to it, and replay it.
 
+    ``learns_without_network`` says that ``update_metric`` alone learns something from labels, on fixed vectors.
+
     A guard is a departure from the method as it is written that keeps its problem solvable: a capped weight, a
     replaced prior. ``bind_guard`` notes one, ``take_guards`` hands over what was noted since it was last asked.
     """
@@ -78,6 +80,7 @@ class Method(nn.Module, ABC, Generic[C]):
     needs: ClassVar[Needs]
     capturable_loss: ClassVar[bool] = False
     capturable_metric: ClassVar[bool] = False
+    learns_without_network: ClassVar[bool] = True
     Settings: ClassVar[type[Any]]
     settings: Any
 

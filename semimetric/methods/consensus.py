@@ -37,10 +37,14 @@ LABELLED_SHARE = 1 / 8
 
 @dataclass(frozen=True)
 class Agreement:
-    """What each of n examples is taken for: posteriors (n, C) of ``classes`` (C,), and whether it is its label (n,)."""
+    """What each of n examples is taken for.
+
+    Posteriors (n, C) of ``classes`` (C,), confidence in them (n,) in [0, 1], and whether they are the label (n,).
+    """
 
     nodes: Tensor
     shares: Tensor
+    confidence: Tensor
     known: Tensor
     classes: Tensor
 
@@ -52,28 +56,21 @@ class Agreement:
         """(n,) column of the likeliest class."""
         return self.shares.argmax(1)
 
-    @property
-    def confidence(self) -> Tensor:
-        """(n,) 1 - H / log C with the entropy H of the posteriors: 1 for a certain class, 0 for equal ones."""
-        entropy = torch.special.entr(self.shares).sum(1)
-        sure: Tensor = 1.0 - entropy / math.log(self.shares.shape[1])
-        return sure.clamp(0.0, 1.0)
-
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Agreement]:
         """Batches of ``size``: an eighth drawn from the labelled examples, the rest all examples in random order.
 
         There are as many as one pass makes, so that a few examples meet the next pass only.
         """
-        labelled = self.known.nonzero().flatten()
-        first = int(LABELLED_SHARE * size)
-        order = torch.randperm(len(self), generator=generator).to(labelled.device)
-        rest = order[: len(self) // size * (size - first)].reshape(-1, size - first)
-        for others in rest:
-            drawn = torch.randint(len(labelled), (first,), generator=generator).to(labelled.device)
-            yield self._part(torch.cat([labelled[drawn], others]))
+        labelled = self.known.nonzero().flatten().cpu()
+        batches, first = len(self) // size, int(LABELLED_SHARE * size)
+        drawn = labelled[torch.randint(len(labelled), (batches, first), generator=generator)]
+        order = torch.randperm(len(self), generator=generator)[: batches * (size - first)]
+        rows = torch.cat([drawn, order.reshape(batches, size - first)], dim=1).to(self.known.device)
+        for part in rows:
+            yield self._part(part)
 
     def _part(self, rows: Tensor) -> Agreement:
-        return Agreement(self.nodes[rows], self.shares[rows], self.known[rows], self.classes)
+        return Agreement(self.nodes[rows], self.shares[rows], self.confidence[rows], self.known[rows], self.classes)
 
     def quality(self, classes: Tensor) -> dict[str, float]:
         """Shares of right pseudo-labels of the unlabelled examples, plain and weighted by confidence."""
@@ -92,19 +89,20 @@ class ConsensusSettings:
     head_share: float = setting(
         0.5, "Weight of the head against the graph in what an example is taken for: 0 the graph alone, 1 the head."
     )
-    reach: float = setting(
-        0.1, "Prior weight of not knowing, as a share of what labels send to a typical node; far nodes stay unsure."
-    )
+    veto: bool = setting(True, "Let an example count less where the graph is less sure than at the median example.")
     augmentation: Literal["auto", "digits", "objects", "vectors", "none"] = setting(
         "auto",
         "Views: of digits (never mirrored), objects or vectors, or none; auto takes grey images for digits and colour "
         "ones for objects.",
     )
+    selective: bool = setting(
+        False, "Count only examples that are at least as sure as the mean of those taken for the same class."
+    )
     consistency: float = setting(1.0, "Weight of naming strong views as their examples are named.")
     contrast: float = setting(1.0, "Weight of the contrastive loss between examples of one class, by confidence.")
     contrast_temperature: float = setting(0.1, "Its temperature.")
-    instance: float = setting(1.0, "Weight of the contrastive loss between the two views of each example.")
-    instance_temperature: float = setting(0.2, "Its temperature.")
+    instance: float = setting(0.3, "Weight of the contrastive loss between the two views of each example.")
+    instance_temperature: float = setting(0.1, "Its temperature.")
     components: int = setting(
         0, "Dimensions of the embedding, principal components of the features, at most the encoder's d; 0 keeps all."
     )
@@ -115,7 +113,7 @@ class ConsensusSettings:
         check_fraction(self.gamma, "gamma")
         if not 0.0 <= self.head_share <= 1.0:
             raise InputError(f"head_share must be between 0 and 1, got {self.head_share}.")
-        for name in ("reach", "consistency", "contrast", "instance", "components"):
+        for name in ("consistency", "contrast", "instance", "components"):
             check_not_negative(getattr(self, name), name)
         for name in ("contrast_temperature", "instance_temperature"):
             check_positive(getattr(self, name), name)
@@ -130,6 +128,7 @@ class Consensus(Method[Agreement]):
     reference = "this project"
     needs = Needs(labels=True, unlabelled=True, graph=True, views=True)
     capturable_loss = True
+    learns_without_network = False
     Settings = ConsensusSettings
     settings: ConsensusSettings
     head: nn.Linear
@@ -139,17 +138,19 @@ class Consensus(Method[Agreement]):
     def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """A head for the classes that have labels, and the views that fit the inputs."""
         classes = torch.unique(labels[labels >= 0])
-        self.head = nn.Linear(width, len(classes))
+        self.head = nn.utils.skip_init(nn.Linear, width, len(classes))
         nn.init.normal_(self.head.weight, std=width**-0.5, generator=generator)
         nn.init.zeros_(self.head.bias)
         self.register_buffer("classes", classes)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        self._weak, self._strong = self._augmentations(inputs)
+        augmentations = self._augmentations(inputs)
+        self._weak: Augmentation | None = augmentations[0]
+        self._strong: Augmentation | None = augmentations[1]
 
-    def _augmentations(self, inputs: Tensor) -> tuple[Augmentation, Augmentation]:
+    def _augmentations(self, inputs: Tensor) -> tuple[Augmentation, Augmentation] | tuple[None, None]:
         kind = self.settings.augmentation
         if kind == "none":
-            return Augmentation(), Augmentation()
+            return None, None
         if kind == "auto":
             kind = "vectors" if inputs.ndim == 2 else ("objects" if inputs.shape[1] == 3 else "digits")
         weak, strong = augmentation_for(kind, "weak"), augmentation_for(kind, "strong")
@@ -172,7 +173,9 @@ class Consensus(Method[Agreement]):
         check_neighbor_count(self.settings.k, labelled + unlabelled)
 
     def views(self, inputs: Tensor) -> Tensor:
-        """A weak view of every example, then a strong one of every example."""
+        """A weak view of every example, then a strong one of every example; without augmentation itself twice."""
+        if self._weak is None or self._strong is None:
+            return torch.cat([inputs, inputs])
         return torch.cat([augment(inputs, self._weak), augment(inputs, self._strong)])
 
     @torch.no_grad()
@@ -181,12 +184,37 @@ class Consensus(Method[Agreement]):
         neighbors = nearest_neighbors(features, self.settings.k)
         cosines = torch.stack([(features * features[column]).sum(1) for column in neighbors.T], dim=1)
         weights = cosines.clamp_min(0.0) ** 3
-        graph = class_posteriors(neighbors, labels, weights, self.settings.gamma, prior=self.settings.reach)
-        shares = geometric_mean(graph.shares, self._head_shares(features), self.settings.head_share * (self.steps > 0))
+        graph = class_posteriors(neighbors, labels, weights, self.settings.gamma)
         known = labels >= 0
         certain = (labels[:, None] == self.classes).double()
+        consensus = geometric_mean(
+            graph.shares, self._head_shares(features), self.settings.head_share * (self.steps > 0)
+        )
+        shares = torch.where(known[:, None], certain, consensus)
+        confidence = certainty(shares) * torch.where(known, 1.0, self._veto(graph.confidence, known))
         nodes = torch.arange(len(labels), device=labels.device)
-        return Agreement(nodes, torch.where(known[:, None], certain, shares), known, self.classes)
+        return Agreement(nodes, shares, self._selected(confidence, shares, known), known, self.classes)
+
+    def _veto(self, confidence: Tensor, known: Tensor) -> Tensor:
+        """How far the graph lets an example count: its confidence over the median one of unlabelled examples, if less.
+
+        A class without labels lies away from all of them, where the graph knows little whatever the head says.
+        """
+        if not self.settings.veto:
+            return torch.ones_like(confidence)
+        typical = confidence[~known].median() if bool((~known).any()) else confidence.median()
+        return (confidence / typical.clamp_min(1e-12)).clamp_max(1.0)
+
+    def _selected(self, confidence: Tensor, shares: Tensor, known: Tensor) -> Tensor:
+        """The confidence, 0 for those less sure than the mean of their class where the method is selective."""
+        if not self.settings.selective:
+            return confidence
+        named = shares.argmax(1)
+        unlabelled = (~known).double()
+        none = torch.zeros(shares.shape[1], dtype=torch.float64, device=shares.device)
+        counts = none.index_add(0, named, unlabelled).clamp_min(1.0)
+        means = none.index_add(0, named, confidence * unlabelled) / counts
+        return torch.where(known | (confidence >= means[named]), confidence, 0.0)
 
     def _head_shares(self, features: Tensor) -> Tensor:
         return self._logits(features).double().softmax(1)
@@ -237,6 +265,12 @@ class Consensus(Method[Agreement]):
             "coverage@0.9": float((confidence >= 0.9).double().mean()),
             "head_agreement": float(alike[unlabelled].double().mean()),
         }
+
+
+def certainty(shares: Tensor) -> Tensor:
+    """1 - H / log C with the entropy H of rows of probabilities (N, C): 1 for a certain class, 0 for equal ones."""
+    sure: Tensor = 1.0 - torch.special.entr(shares).sum(1) / math.log(shares.shape[1])
+    return sure.clamp(0.0, 1.0)
 
 
 def geometric_mean(first: Tensor, second: Tensor, share: float | Tensor) -> Tensor:

@@ -32,6 +32,12 @@ class RunningAverage:
         self.steps = torch.zeros((), dtype=torch.float64, device=device)
 
     @torch.no_grad()
+    def begin(self) -> None:
+        """Start, both weights and averages, from what the modules hold now."""
+        for held, other in zip(self._held, self.others, strict=True):
+            other.copy_(held)
+
+    @torch.no_grad()
     def swap(self) -> None:
         """Exchange averages and weights."""
         for held, other in zip(self._held, self.others, strict=True):
@@ -43,9 +49,12 @@ class RunningAverage:
     def follow(self) -> None:
         """After a step, while the modules hold the weights: move the averages, held aside, towards them."""
         self.steps += 1
+        if not self._held:
+            return
         share = (1.0 - (1.0 + self.steps) / (YOUNG + self.steps)).clamp(min=1.0 - self._keep)
-        for held, other in zip(self._held, self.others, strict=True):
-            other.lerp_(held, share.to(other.dtype))
+        gaps = torch._foreach_sub(self._held, self.others)
+        torch._foreach_mul_(gaps, share.to(torch.float32))
+        torch._foreach_add_(self.others, gaps)
 
     def changed(self) -> Iterator[Tensor]:
         """What ``follow`` changes."""
@@ -53,7 +62,7 @@ class RunningAverage:
 
     def state(self) -> dict[str, Tensor]:
         """Tensors from which ``restore`` continues."""
-        return {"average.steps": self.steps.cpu()} | {
+        return {"average.steps": self.steps.cpu().clone()} | {
             f"average.{position}": tensor.cpu().clone() for position, tensor in enumerate(self.others)
         }
 

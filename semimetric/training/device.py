@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 
 from semimetric.checks import check_choice
@@ -17,10 +15,3 @@ def choose_device(name: str = "auto") -> torch.device:
     if name == "cuda" and not available:
         raise InputError("device 'cuda' was asked for and torch sees none. Use 'auto' or 'cpu'.")
     return torch.device("cuda" if name != "cpu" and available else "cpu")
-
-
-def arithmetic(device: torch.device, precision: str) -> AbstractContextManager[None]:
-    """Compute layers in ``precision``; a recorded step cannot hold the cache of weights that autocast would keep."""
-    if precision == "float32":
-        return nullcontext()
-    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)

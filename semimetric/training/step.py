@@ -13,13 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from semimetric.encoders import unit_features
+from semimetric.encoders import features_of
 from semimetric.errors import DivergedError
 from semimetric.methods import Method
 from semimetric.metric import GraphedFunction, Metric
 from semimetric.training.average import RunningAverage
-from semimetric.training.device import arithmetic
 from semimetric.training.optimizer import create_state
+
+MOST_BATCHES = 16
+VIEW_BYTES = 1 << 28
+"""Views are made at once for at most so many batches, of examples of at most so many bytes."""
 
 
 class TrainingStep:
@@ -49,24 +52,41 @@ class TrainingStep:
         if inputs.is_cuda and method.capturable_loss and (method.capturable_metric or not update_metric):
             self._graphed = GraphedFunction(self._on_tensors, self._changed_by_a_step)
 
-    def __call__(self, metric: Metric, rows: Tensor, batch: Any) -> Metric:
-        """Train on the examples ``rows``, the nodes of ``batch``; the updated metric comes back."""
+    def at_once(self, size: int) -> int:
+        """For how many batches of ``size`` examples to make views at once: on a GPU as many as fit into little memory.
+
+        Making a view takes many small operations, which cost the same for one batch as for several.
+        """
+        if not (self.inputs.is_cuda and self.method.needs.views):
+            return 1
+        bytes_of_a_batch = size * self.inputs[0].numel() * self.inputs.element_size()
+        return max(1, min(MOST_BATCHES, VIEW_BYTES // bytes_of_a_batch))
+
+    def views(self, rows: list[Tensor]) -> Tensor:
+        """What the encoder will see of each of some batches of examples, given by their rows: (batches, v n, ...)."""
+        views = self.method.views(self.inputs[torch.cat(rows)])
+        batches, size = len(rows), len(rows[0])
+        by_view = views.reshape(-1, batches, size, *views.shape[1:])
+        return by_view.transpose(0, 1).reshape(batches, -1, *views.shape[1:])
+
+    def __call__(self, metric: Metric, views: Tensor, batch: Any) -> Metric:
+        """Train on ``views`` of the nodes of ``batch``; the updated metric comes back."""
         if self._graphed is None:
-            return self._step(metric, rows, batch)
+            return self._step(metric, views, batch)
         if self._batch_type is None:
             create_state(self.optimizer)
             self._batch_type = type(batch)
-        tensors = (getattr(batch, field.name).to(rows.device) for field in dataclasses.fields(batch))
-        (factor,) = self._graphed(metric.factor, rows, *tensors)
+        tensors = (getattr(batch, field.name).to(views.device) for field in dataclasses.fields(batch))
+        (factor,) = self._graphed(metric.factor, views, *tensors)
         return Metric(factor)
 
-    def _on_tensors(self, factor: Tensor, rows: Tensor, *tensors: Tensor) -> tuple[Tensor]:
+    def _on_tensors(self, factor: Tensor, views: Tensor, *tensors: Tensor) -> tuple[Tensor]:
         assert self._batch_type is not None
-        return (self._step(Metric(factor), rows, self._batch_type(*tensors)).factor,)
+        return (self._step(Metric(factor), views, self._batch_type(*tensors)).factor,)
 
-    def _step(self, metric: Metric, rows: Tensor, batch: Any) -> Metric:
+    def _step(self, metric: Metric, views: Tensor, batch: Any) -> Metric:
         with torch.set_grad_enabled(self.train_encoder):
-            features = self._features(self.method.views(self.inputs[rows]))
+            features = features_of(self.encoder, views, self.precision)
             if features.is_cpu:  # on a GPU the check would wait for the device; the next epoch's will do
                 check_not_diverged(features)
             if self.update_metric:
@@ -80,12 +100,6 @@ class TrainingStep:
         if self.average is not None:
             self.average.follow()
         return metric
-
-    def _features(self, views: Tensor) -> Tensor:
-        """Unit features; the encoder alone computes in half precision."""
-        with arithmetic(views.device, self.precision):
-            outputs = self.encoder(views)
-        return unit_features(outputs if outputs.dtype == torch.float64 else outputs.float())
 
     def _changed_by_a_step(self) -> Iterator[Tensor]:
         yield from self.encoder.state_dict().values()

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -27,7 +27,6 @@ from semimetric.methods import Method
 from semimetric.metric import Metric
 from semimetric.training.average import RunningAverage
 from semimetric.training.data import TrainingData, check_needs
-from semimetric.training.device import arithmetic
 from semimetric.training.held_back import HeldBack
 from semimetric.training.optimizer import (
     build_optimizer,
@@ -150,6 +149,11 @@ class Trainer:
         held = HeldBack(self.data.labels, self.settings.hold_back, self.settings.epochs, self.generator)
         return held if len(held.rows) else None
 
+    def learned_rows(self) -> Tensor:
+        """Rows with a label that training may learn from at all times."""
+        rows = self.data.labelled
+        return rows if self.held_back is None else rows[~torch.isin(rows, self.held_back.rows)]
+
     def fit(self) -> TrainingResult:
         """Train to the last epoch, or until interrupted, and load the best model into the encoder."""
         interrupted = False
@@ -187,6 +191,8 @@ class Trainer:
             self._restore(self.run)
             self.progress.begin(self.settings.epochs, self.epoch)
             return
+        if self.average:
+            self.average.begin()
         self.progress.begin(self.settings.epochs, 0)
         self._finish_epoch({"epoch": 0}, time.perf_counter())
 
@@ -224,9 +230,12 @@ class Trainer:
         set_learning_rate(self.optimizer, learning_rate(self.settings, epoch))
         with self._weights_of_steps():
             passes = (constraints.minibatches(size, self.generator) for _ in range(self.settings.passes))
-            for done, batch in enumerate(chain.from_iterable(passes), start=1):
-                self.metric = self.step(self.metric, rows[batch.nodes], batch)
-                self.progress.batch(epoch, done, total)
+            done = 0
+            for batches in batched(chain.from_iterable(passes), self.step.at_once(size)):
+                for views, batch in zip(self.step.views([rows[b.nodes] for b in batches]), batches, strict=True):
+                    self.metric = self.step(self.metric, views, batch)
+                    done += 1
+                    self.progress.batch(epoch, done, total)
 
     @contextmanager
     def _weights_of_steps(self) -> Iterator[None]:
@@ -274,7 +283,7 @@ class Trainer:
             self.start_active = active
         declined = decline_warning(self.best.score[0], score[0]) if self.best and self.best.score else None
         messages = [
-            collapse_warning(self.start, spread),
+            collapse_warning(self.start, spread, len(torch.unique(self.data.labels[self.data.labelled]))),
             declined if self.declining else None,
             None if active is None or self.start_active is None else activity_warning(self.start_active, active),
         ]
@@ -305,7 +314,7 @@ class Trainer:
             embeddings = self.metric.transform(self._features(self.data.validation_inputs))
             judge, labels = validation_score, self.data.validation_labels
         else:
-            rows = self.data.labelled
+            rows = self.learned_rows()
             embeddings = self._embed(rows)
             judge, labels = labels_score, self.data.labels[rows]
         if bool((embeddings == embeddings[0]).all()):
@@ -316,8 +325,7 @@ class Trainer:
         return self.metric.transform(self._features(self.data.inputs[rows]))
 
     def _features(self, inputs: Tensor) -> Tensor:
-        with arithmetic(self.device, self.settings.precision):
-            features = encode(self.encoder, inputs).float()
+        features = encode(self.encoder, inputs, precision=self.settings.precision)
         check_not_diverged(features)
         return features
 
@@ -372,6 +380,12 @@ class Trainer:
         best_tensors, best = run.read_tensors("model.safetensors")
         self.best = Best(best["epoch"], tuple(best["score"]), best_tensors)
         run.forget_after(self.epoch)
+
+
+def batched(items: Iterator[Any], count: int) -> Iterator[list[Any]]:
+    """The items in lists of ``count``, fewer in the last."""
+    while batch := list(islice(items, count)):
+        yield batch
 
 
 def model_tensors(encoder: nn.Module, metric: Metric) -> dict[str, Tensor]:

@@ -6,9 +6,16 @@ from torch import nn
 
 from semimetric.encoders import build_encoder, encode, encoder_names, output_width, unit_features
 from semimetric.encoders.paper import cifar10_network, mnist_network
+from semimetric.encoders.residual import Residual, ResNet9
 from semimetric.errors import InputError
 
-SHAPES = {"paper-mnist": (1, 28, 28), "paper-cifar10": (3, 32, 32), "small-cnn": (1, 8, 8), "mlp": (13,)}
+SHAPES = {
+    "paper-mnist": (1, 28, 28),
+    "paper-cifar10": (3, 32, 32),
+    "small-cnn": (1, 8, 8),
+    "mlp": (13,),
+    "resnet9": (3, 16, 16),
+}
 
 
 def layer_shapes(network: nn.Sequential, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -51,6 +58,45 @@ def test_published_start_weights(make, deviations: list[float]) -> None:
         assert (layer.bias == 0).all()
 
 
+def test_resnet9_has_the_weights_of_its_layout() -> None:
+    layers = [(3, 64), (64, 128), (128, 128), (128, 128), (128, 256), (256, 512), (512, 512), (512, 512)]
+    expected = sum(9 * a * b + 2 * b for a, b in layers) + 513 * 128
+    assert expected == 6_633_664
+    assert sum(p.numel() for p in ResNet9(3).parameters()) == expected
+
+
+@pytest.mark.parametrize(
+    ("channels", "height", "width"), [(3, 16, 16), (3, 32, 32), (1, 28, 28), (3, 17, 40), (3, 64, 64)]
+)
+def test_resnet9_takes_images_from_16_pixels(channels: int, height: int, width: int) -> None:
+    network = ResNet9(channels, width=10, base=8).eval()
+    assert network(torch.randn(2, channels, height, width)).shape == (2, 10)
+
+
+def test_a_residual_block_adds_to_what_it_is_given() -> None:
+    block, images = Residual(4).eval(), torch.randn(2, 4, 5, 5)
+    assert torch.equal(block(images), images + block.body(images))
+    assert not torch.equal(block(images), images)
+
+
+def test_resnet9_trains_all_of_itself() -> None:
+    torch.manual_seed(0)
+    network = ResNet9(3, width=10, base=8)
+    network(torch.randn(4, 3, 16, 16)).square().sum().backward()
+    assert all(bool((parameter.grad != 0).any()) for parameter in network.parameters())
+
+
+def test_resnet9_does_not_mind_how_images_lie_in_memory_and_repeats_itself() -> None:
+    torch.manual_seed(0)
+    network, images = ResNet9(3, width=10, base=8), torch.randn(4, 3, 20, 20)
+    network(images)  # batch normalisation has seen something
+    network.eval()
+    rows = network(images)
+    assert torch.equal(rows, network(images))
+    assert torch.allclose(rows, network(images.contiguous(memory_format=torch.channels_last)), atol=1e-5)
+    assert torch.allclose(rows[:1], network(images[:1]), atol=1e-5)
+
+
 @pytest.mark.parametrize("name", encoder_names())
 def test_every_encoder_is_seeded_and_returns_rows(name: str) -> None:
     inputs = torch.randn(5, *SHAPES[name], generator=torch.Generator().manual_seed(0))
@@ -79,6 +125,9 @@ def test_wrong_inputs_are_named() -> None:
         build_encoder("paper-mnist", (3, 32, 32), 0)
     with pytest.raises(InputError, match="at least 8 x 8"):
         build_encoder("small-cnn", (13,), 0)
+    for shape in ((3, 15, 32), (3, 32, 15), (13,)):
+        with pytest.raises(InputError, match=r"'resnet9' needs images.* of at least 16 x 16 pixels.*'small-cnn'"):
+            build_encoder("resnet9", shape, 0)
     with pytest.raises(InputError, match="one of paper-mnist"):
         build_encoder("vgg", (1, 28, 28), 0)
     with pytest.raises(InputError, match="one row per example"):

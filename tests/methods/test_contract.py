@@ -6,22 +6,18 @@ import dataclasses
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from semimetric.encoders import unit_features
 from semimetric.errors import InputError
 from semimetric.methods import METHODS, build_method, method_names
 from semimetric.methods.base import Method
-from semimetric.training import Run, Trainer, TrainingData, TrainingSettings
+from semimetric.training import Run, Silent, Trainer, TrainingData, TrainingSettings
 from semimetric.training.step import TrainingStep
 
 WIDTH = 16
-
-
-@pytest.fixture(params=method_names())
-def method(request: pytest.FixtureRequest) -> Method:
-    small = {"k": 6, "most_pairs": 400} | ({"components": 8} if request.param == "affinity-triplets" else {})
-    fields = {field.name for field in dataclasses.fields(METHODS[request.param].Settings)}
-    return build_method(request.param, **{name: value for name, value in small.items() if name in fields})
+PROJECTIONS = ("consensus", "affinity-triplets")
+"""Methods whose metric is a projection: one that keeps all dimensions would leave nothing to choose."""
 
 
 @pytest.fixture
@@ -30,6 +26,23 @@ def working_set(make_clusters):
     labels = torch.full((80,), -1)
     labels[:16] = classes[:16]
     return points, labels, classes
+
+
+@pytest.fixture(params=method_names())
+def method(request: pytest.FixtureRequest, working_set) -> Method:
+    """Every method, made ready for the working set."""
+    small = {"k": 6, "most_pairs": 400} | ({"components": 8} if request.param in PROJECTIONS else {})
+    fields = {field.name for field in dataclasses.fields(METHODS[request.param].Settings)}
+    method = build_method(request.param, **{name: value for name, value in small.items() if name in fields})
+    points, labels, _ = working_set
+    method.prepare(points, labels, WIDTH, torch.Generator().manual_seed(0))
+    return method
+
+
+def view_features(method: Method, points: Tensor, constraints) -> Tensor:
+    """What ``loss`` is given: unit features of the views of the nodes, here of an encoder that changes nothing."""
+    torch.manual_seed(0)
+    return unit_features(method.views(points[constraints.nodes]))
 
 
 def test_it_says_what_it_is(method: Method) -> None:
@@ -43,6 +56,36 @@ def test_settings_carry_help_and_defaults(method: Method) -> None:
     for field in dataclasses.fields(method.Settings):
         assert field.metadata["help"].endswith(".")
         assert field.default is not dataclasses.MISSING
+
+
+def test_views_are_as_many_for_each_example_and_repeat_with_the_seed(method: Method, working_set) -> None:
+    points, labels, _ = working_set
+    constraints = method.constraints(points, labels)
+    views, again = (view_features(method, points, constraints) for _ in range(2))
+    assert views.shape == ((2 if method.needs.views else 1) * len(constraints.nodes), WIDTH)
+    assert torch.equal(views, again)
+    assert torch.equal(method.views(points), points) != method.needs.views
+
+
+def test_what_it_prepares_depends_on_the_generator_alone(method: Method, working_set) -> None:
+    points, labels, _ = working_set
+    kept = {name: tensor.clone() for name, tensor in method.state_dict().items()}
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    method.prepare(points, labels, WIDTH, torch.Generator().manual_seed(0))
+    assert torch.equal(before, torch.get_rng_state())
+    assert kept.keys() == method.state_dict().keys()
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in method.state_dict().items())
+
+
+def test_posteriors_are_of_the_working_set_and_rows_sum_to_one(method: Method, working_set) -> None:
+    points, labels, _ = working_set
+    found = method.posteriors(method.constraints(points, labels))
+    assert (found is None) == (type(method).posteriors is Method.posteriors)
+    if found is not None:
+        assert torch.equal(found.classes, torch.arange(4))
+        assert torch.allclose(found.shares.sum(1), torch.ones(80).double())
+        assert 0 <= float(found.confidence.min()) <= float(found.confidence.max()) <= 1
 
 
 def test_minibatches_are_full_disjoint_in_order_and_refer_to_their_nodes(method: Method, working_set) -> None:
@@ -82,11 +125,12 @@ def test_loss_reaches_the_features_and_not_the_metric(method: Method, working_se
     points, labels, _ = working_set
     constraints = method.constraints(points, labels)
     metric = method.initial_metric(WIDTH, torch.Generator().manual_seed(0))
-    features = points[constraints.nodes].clone().requires_grad_()
+    features = view_features(method, points, constraints).requires_grad_()
     method.loss(metric, features, constraints).backward()
     assert features.grad is not None
     assert torch.isfinite(features.grad).all()
     assert features.grad.abs().sum() > 0
+    assert all(parameter.grad is not None for parameter in method.parameters())
     assert not method.update_metric(metric, features.detach(), constraints).factor.requires_grad
 
 
@@ -94,9 +138,10 @@ def test_loss_gradient_equals_finite_differences(method: Method, working_set) ->
     points, labels, _ = working_set
     constraints = next(iter(method.constraints(points, labels).minibatches(6, torch.Generator().manual_seed(1))))
     metric = method.initial_metric(WIDTH, torch.Generator().manual_seed(0))
+    views = view_features(method.double(), points, constraints)
     for seed in range(3):
-        noise = 0.1 * torch.randn(len(constraints.nodes), WIDTH, generator=torch.Generator().manual_seed(seed))
-        features = (points[constraints.nodes] + noise).double().requires_grad_()
+        noise = 0.1 * torch.randn(len(views), WIDTH, generator=torch.Generator().manual_seed(seed))
+        features = (views + noise).double().requires_grad_()
         assert torch.autograd.gradcheck(lambda z: method.loss(metric, z, constraints), (features,), atol=1e-6)
 
 
@@ -132,6 +177,17 @@ def test_a_hundred_steps_stay_finite_and_repeat(method: Method, make_clusters) -
     assert torch.equal(first, train())
 
 
+class StopAfter(Silent):
+    """Presses Ctrl-C as soon as an epoch is written down."""
+
+    def __init__(self, epoch: int) -> None:
+        self.last = epoch
+
+    def epoch(self, record: dict) -> None:
+        if record["epoch"] == self.last:
+            raise KeyboardInterrupt
+
+
 @pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
 def test_a_run_that_stopped_goes_on_as_if_it_had_not(method: Method, make_clusters, tmp_path) -> None:
     points, classes = make_clusters(2, 90, WIDTH, 3)
@@ -147,11 +203,12 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(method: Method, make_cluste
     whole = trainer(Run.create(tmp_path / "whole", {})).fit()
     parts = Run.create(tmp_path / "parts", {})
     stopped = trainer(parts)
-    stopped._begin()
-    stopped._train_epoch()
+    stopped.progress = StopAfter(1)
+    assert stopped.fit().interrupted
     resumed = trainer(parts).fit()
     assert torch.equal(resumed.metric.factor, whole.metric.factor)
     assert torch.equal(resumed.encoder.weight, whole.encoder.weight)
+    assert resumed.epochs == whole.epochs == 3
     assert resumed.guards == whole.guards
 
 
@@ -183,12 +240,13 @@ def test_a_capturable_step_reads_no_value_on_the_host(method: Method, working_se
     batch = next(iter(method.constraints(points, labels).minibatches(10, torch.Generator().manual_seed(0))))
     abstract = type(batch)(*(getattr(batch, field.name).to("meta") for field in dataclasses.fields(batch)))
     encoder = nn.Linear(WIDTH, WIDTH).to("meta")
-    optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1, momentum=0.9)
+    method.to("meta")
+    optimizer = torch.optim.SGD([*encoder.parameters(), *method.parameters()], lr=0.1, momentum=0.9)
     step = TrainingStep(encoder, method, optimizer, points.to("meta"), update_metric=method.capturable_metric)
     metric = method.initial_metric(WIDTH, torch.Generator().manual_seed(0)).to("meta")
-    updated = step(metric, batch.nodes.to("meta"), abstract)
+    updated = step(metric, step.views([batch.nodes.to("meta")])[0], abstract)
     assert updated.factor.shape == metric.factor.shape
-    assert encoder.weight.grad is not None
+    assert all(parameter.grad is not None for parameter in (*encoder.parameters(), *method.parameters()))
 
 
 def test_wider_metric_than_features_is_refused(method: Method) -> None:
@@ -200,7 +258,7 @@ def test_wider_metric_than_features_is_refused(method: Method) -> None:
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(InputError, match="must be one of affinity-triplets"):
+    with pytest.raises(InputError, match="must be one of consensus, affinity-triplets"):
         build_method("magic")
     with pytest.raises(InputError, match="Did you mean 'gamma'"):
         build_method("affinity-triplets", gama=0.9)

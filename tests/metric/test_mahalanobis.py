@@ -57,6 +57,30 @@ def test_from_matrix_refuses(matrix, components, word):
         Metric.from_matrix(matrix, components)
 
 
+@pytest.mark.parametrize("components", [1, 3, 6])
+def test_principal_spans_the_directions_of_largest_variance(components):
+    decomposition = pytest.importorskip("sklearn.decomposition")
+    points = randn(40, 6) @ torch.diag(torch.tensor([5.0, 1.0, 3.0, 0.5, 2.0, 0.1], dtype=torch.float64)) + 7
+    metric = Metric.principal(points, components)
+    axes = torch.from_numpy(decomposition.PCA(components).fit(points.numpy()).components_)
+    torch.testing.assert_close(metric.matrix, axes.T @ axes)
+    assert metric.is_orthonormal()
+    spread = metric.transform(points - points.mean(0)).square().sum(0)
+    assert torch.equal(spread, spread.sort(descending=True).values)
+
+
+def test_principal_keeps_gradients_out_and_takes_single_precision():
+    metric = Metric.principal(randn(10, 4).float().requires_grad_(), 2)
+    assert metric.factor.dtype == torch.float64
+    assert not metric.factor.requires_grad
+
+
+@pytest.mark.parametrize(("shape", "components"), [((10, 4), 5), ((10, 4), 0), ((10,), 1)])
+def test_principal_refuses(shape, components):
+    with pytest.raises(InputError, match=rf"n_components is {components}.*must be from 1 to the number of columns"):
+        Metric.principal(torch.ones(shape), components)
+
+
 @pytest.mark.parametrize("factor", [torch.ones(2, 3), torch.ones(4), torch.full((3, 2), float("inf"))])
 def test_refuses_what_is_no_factor(factor):
     with pytest.raises(InputError, match="factor"):

@@ -1,0 +1,103 @@
+"""Quality and time of ``consensus``: test set, touched once before training and once after, mean and deviation.
+
+    python benchmarks/consensus.py --rows mnist,fashion-mnist --data-dir DATA --workers 5 --out consensus.json
+    python benchmarks/consensus.py --rows 'cifar10 resnet9' --seeds 0,1 --data-dir DATA --workers 2
+    python benchmarks/consensus.py --rows digits --device cpu --threads 2
+
+Settings are those of the preset; nothing is chosen on the test set. ``shuffled labels`` is the control.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jobs import Job, changes, machine, run_jobs, write_result
+
+
+@dataclass(frozen=True)
+class Row:
+    """A dataset with changed settings, and what is asked of it: NMI, Recall@1 and seconds."""
+
+    dataset: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    asked: tuple[float, float, float] | None = None
+    shuffled: bool = False
+
+
+RESNET = {"encoder": "resnet9", "precision": "bfloat16", "batch_size": 256, "epochs": 50}
+ROWS = {
+    "mnist": Row("mnist", {}, (96.5, 99.2, 120)),
+    "fashion-mnist": Row("fashion-mnist", {}, (70, 83, 180)),
+    "cifar10": Row("cifar10", {}, (50, 60, 400)),
+    "cifar10 resnet9": Row("cifar10", RESNET, (72, 84, 540)),
+    "digits": Row("digits", {}, (90, 97, 60)),
+    "mnist 50 labels": Row("mnist", {"labels_per_class": 5}),
+    "mnist 10 labels": Row("mnist", {"labels_per_class": 1}),
+    "mnist shuffled labels": Row("mnist", shuffled=True),
+    "digits shuffled labels": Row("digits", shuffled=True),
+}
+
+
+def spread(values: list[float], digits: int = 1) -> str:
+    """Mean ± standard deviation."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.mean(values):.{digits}f} ± {deviation:.{digits}f}"
+
+
+def table(outcomes: list[dict[str, Any]]) -> list[list[str]]:
+    """A line per row: scores before and after, in per cent, and the seconds of a run from loading to scoring."""
+    lines = [["row", "seeds", "Initial NMI", "R@1", "NMI", "R@1", "asked", "seconds"]]
+    for name, row in ROWS.items():
+        mine = [outcome for outcome in outcomes if outcome["label"] == name]
+        if not mine:
+            continue
+        scores = [
+            spread([100 * outcome[when][score] for outcome in mine])
+            for when in ("initial", "final")
+            for score in ("nmi", "recall@1")
+        ]
+        asked = "{:g} / {:g} in {:g} s".format(*row.asked) if row.asked else ""
+        lines.append([name, str(len(mine)), *scores, asked, spread([outcome["wall"] for outcome in mine], 0)])
+    return lines
+
+
+def main() -> None:
+    """Run the rows, print the table, write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="digits", help=f"of {', '.join(ROWS)}")
+    parser.add_argument("--seeds", default="0,1,2,3,4")
+    parser.add_argument("--set", action="append", default=[], help="[ROW:]NAME=VALUE, other than the preset's")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    jobs = [
+        Job(
+            row.dataset,
+            "consensus",
+            int(seed),
+            "default",
+            row.settings | changes(args.set, name),
+            name,
+            shuffled=row.shuffled,
+        )
+        for name, row in ROWS.items()
+        if name in args.rows.split(",")
+        for seed in args.seeds.split(",")
+    ]
+    outcomes: list[dict[str, Any]] = []
+    for outcome in run_jobs(jobs, args.data_dir, args.device, args.workers, args.threads):
+        outcomes.append(outcome)
+        facts = machine() | {"workers": args.workers, "threads": args.threads}
+        write_result(args.out, facts | {"table": table(outcomes), "jobs": outcomes})
+    print("\n".join("| " + " | ".join(line) + " |" for line in table(outcomes)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+
+import semimetric
+from semimetric import training_settings
+from semimetric.errors import InputError
+from semimetric.methods import method_names
+from semimetric.presets import preset_values
+from semimetric.training import TrainingSettings
+
+
+def test_consensus_is_trained_in_its_own_way_and_the_others_as_ever() -> None:
+    own = training_settings("consensus")
+    assert (own.optimizer, own.lr_schedule, own.selection) == ("adamw", "cosine", "last")
+    assert own.average > 0
+    assert own.hold_back > 0
+    for method in set(method_names()) - {"consensus"}:
+        assert training_settings(method) == TrainingSettings()
+
+
+def test_changes_win() -> None:
+    changed = training_settings("consensus", epochs=3, hold_back=0)
+    assert (changed.epochs, changed.hold_back, changed.optimizer) == (3, 0.0, "adamw")
+    assert training_settings("lrml", lr=0.5).lr == 0.5
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "message"),
+    [
+        ("consenssus", {}, "method must be one of consensus, .*got 'consenssus'"),
+        ("consensus", {"epoch": 3}, "training has no setting 'epoch'. Did you mean 'epochs'"),
+        ("consensus", {"k": 3}, "training has no setting 'k'"),
+        ("consensus", {"epochs": 2.5}, "epochs must be a whole number, got 2.5"),
+        ("lrml", {"average": 2.0}, r"average must be in \[0, 1\), got 2.0"),
+    ],
+)
+def test_wrong_names_and_values_are_refused(method: str, changes: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        training_settings(method, **changes)
+
+
+def test_a_dataset_of_images_is_trained_as_own_data_is() -> None:
+    """The presets of consensus and what it does on data of one's own are the same but for what the dataset says."""
+    own = training_settings("consensus")
+    for dataset in ("digits", "mnist", "fashion-mnist", "cifar10"):
+        values = preset_values("default", dataset, "consensus")
+        for name in ("optimizer", "lr", "lr_schedule", "weight_decay", "hold_back", "selection", "passes"):
+            assert values[name] == getattr(own, name), (dataset, name)
+
+
+def test_it_is_at_the_front_door() -> None:
+    assert "training_settings" in semimetric.__all__
