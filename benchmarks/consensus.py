@@ -28,7 +28,7 @@ class Row:
     shuffled: bool = False
 
 
-RESNET = {"encoder": "resnet9", "precision": "bfloat16", "batch_size": 256, "epochs": 50}
+RESNET = {"encoder": "resnet9", "precision": "bfloat16", "selective": True, "epochs": 90}
 ROWS = {
     "mnist": Row("mnist", {}, (96.5, 99.2, 120)),
     "fashion-mnist": Row("fashion-mnist", {}, (70, 83, 180)),

@@ -68,7 +68,7 @@ _CONSENSUS_TRAINING: Values = {
     "lr_schedule": "cosine",
     "weight_decay": 1e-4,
     "average": 0.995,
-    "batch_size": 512,
+    "batch_size": 256,
     "passes": 2,
     "epochs": 40,
     "epochs_per_partition": 1,
@@ -88,10 +88,10 @@ _SERAPH = _classical(digits=1e-6, mnist=1e-7, fashion_mnist=1e-8, cifar10=1e-7)
 
 BY_METHOD: dict[str, dict[str, Values]] = {
     "consensus": {
-        "digits": _CONSENSUS_TRAINING | {"batch_size": 256, "average": 0.99},
-        "mnist": _CONSENSUS_IMAGES,
-        "fashion-mnist": _CONSENSUS_IMAGES | {"augmentation": "objects"},
-        "cifar10": _CONSENSUS_IMAGES,
+        "digits": _CONSENSUS_TRAINING | {"average": 0.99},
+        "mnist": _CONSENSUS_IMAGES | {"epochs": 30},
+        "fashion-mnist": _CONSENSUS_IMAGES | {"epochs": 20, "passes": 4, "augmentation": "objects", "instance": 1.0},
+        "cifar10": _CONSENSUS_IMAGES | {"epochs": 200},
     },
     "affinity-triplets": {
         "digits": {"components": 32, "lr": 3e-7},

@@ -45,7 +45,7 @@ def test_a_dataset_of_images_is_trained_as_own_data_is() -> None:
     own = training_settings("consensus")
     for dataset in ("digits", "mnist", "fashion-mnist", "cifar10"):
         values = preset_values("default", dataset, "consensus")
-        for name in ("optimizer", "lr", "lr_schedule", "weight_decay", "hold_back", "selection", "passes"):
+        for name in ("optimizer", "lr", "lr_schedule", "weight_decay", "hold_back", "selection", "batch_size"):
             assert values[name] == getattr(own, name), (dataset, name)
 
 
