@@ -10,14 +10,15 @@ labelled one. Hyper-parameters are the defaults, chosen elsewhere.
 from __future__ import annotations
 
 import argparse
-import statistics
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from consensus import spread
 from jobs import machine, write_result
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.decomposition import PCA
@@ -33,6 +34,22 @@ LABELS_PER_CLASS = 5
 
 Array = np.ndarray[Any, Any]
 Transform = Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Training examples (N, d) with their labels (N,), -1 = unlabelled; test examples with the labels to be found."""
+
+    train: Array
+    labels: Array
+    test: Array
+    wanted: Array
+
+
+def task_of(name: str, seed: int) -> Task:
+    """A few labels of the training half, all of the test half to be found."""
+    train, test, classes, wanted = halves(name, seed)
+    return Task(train, few_labels(classes, seed), test, wanted)
 
 
 def halves(name: str, seed: int) -> tuple[Array, Array, Array, Array]:
@@ -53,7 +70,7 @@ def few_labels(classes: Array, seed: int) -> Array:
     return labels
 
 
-def transforms(train: Array, labels: Array, settings: dict[str, dict[str, Any]]) -> dict[str, Transform]:
+def transforms(train: Array, labels: Array) -> dict[str, Transform]:
     """What each way of measuring makes of features."""
     whitening = PCA(whiten=True).fit(train[:, train.std(0) > 0])
     found: dict[str, Transform] = {
@@ -61,21 +78,28 @@ def transforms(train: Array, labels: Array, settings: dict[str, dict[str, Any]])
         "whitening": lambda x: whitening.transform(x[:, train.std(0) > 0]),
     }
     for method in METHODS:
-        metric = learn_metric(train, labels, method, **settings.get(method, {})).metric
+        metric = learn_metric(train, labels, method).metric
         found[method] = lambda x, metric=metric: metric.transform(torch.from_numpy(x)).numpy()
     return found
 
 
-def accuracies(name: str, seed: int, settings: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Accuracy on the test half of the nearest labelled example's class, in per cent."""
-    train, test, classes, wanted = halves(name, seed)
-    labels = few_labels(classes, seed)
-    known = labels >= 0
-    scores = {}
-    for way, transform in transforms(train, labels, settings).items():
-        nearest = KNeighborsClassifier(1).fit(transform(train[known]), labels[known])
-        scores[way] = 100 * float(nearest.score(transform(test), wanted))
-    return scores
+def nearest_accuracy(task: Task, transform: Transform) -> float:
+    """Accuracy on the test examples of the nearest labelled example's class, in per cent."""
+    known = task.labels >= 0
+    nearest = KNeighborsClassifier(1).fit(transform(task.train[known]), task.labels[known])
+    return 100 * float(nearest.score(transform(task.test), task.wanted))
+
+
+def accuracies(name: str, seed: int) -> dict[str, float]:
+    """Accuracy of each way of measuring."""
+    task = task_of(name, seed)
+    return {way: nearest_accuracy(task, transform) for way, transform in transforms(task.train, task.labels).items()}
+
+
+def table(results: dict[str, list[dict[str, float]]], ways: Sequence[str]) -> list[list[str]]:
+    """A line for each way, a column for each dataset: mean ± standard deviation over the seeds."""
+    lines = [[way, *(spread([scores[way] for scores in results[name]]) for name in results)] for way in ways]
+    return [["", *results], *lines]
 
 
 def main() -> None:
@@ -87,16 +111,10 @@ def main() -> None:
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    results = {name: [accuracies(name, seed, {}) for seed in range(args.seeds)] for name in DATASETS}
-    table = [["", *DATASETS]]
-    for way in ("euclidean", "whitening", *METHODS):
-        cells = []
-        for name in DATASETS:
-            values = [scores[way] for scores in results[name]]
-            cells.append(f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}")
-        table.append([way, *cells])
-    print("\n".join("| " + " | ".join(row) + " |" for row in table))
-    write_result(args.out, machine() | {"table": table, "accuracies": results})
+    results = {name: [accuracies(name, seed) for seed in range(args.seeds)] for name in DATASETS}
+    lines = table(results, ("euclidean", "whitening", *METHODS))
+    print("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    write_result(args.out, machine() | {"table": lines, "accuracies": results})
 
 
 if __name__ == "__main__":

@@ -65,6 +65,7 @@ def run_today(row: str, job: Job, data_dir: Path | None, device: str) -> dict[st
     from semimetric.metric import Metric
     from semimetric.training import choose_device
 
+    torch.set_num_threads(1)
     began = time.perf_counter()
     experiment = plan(job.dataset, "consensus", job.seed, "default", **job.settings)
     where = choose_device(device)

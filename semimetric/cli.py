@@ -110,7 +110,8 @@ def _print_outcome(outcome: dict[str, Any], as_json: bool) -> None:
     if outcome["best_epoch"] == 0:
         stdout.print("No epoch beat the start: the model before training is kept.", highlight=False)
     if outcome["trust"]:
-        stdout.print(f"Pseudo-labels, half-way: {outcome['trust']['sentence']}", highlight=False)
+        trust = outcome["trust"]
+        stdout.print(f"Pseudo-labels after epoch {trust['epoch']}: {trust['sentence']}", highlight=False)
     if outcome["guards"]:
         where = f"docs/methods/{outcome['method']}.md"
         stdout.print(f"guards at work (see {where}): {', '.join(outcome['guards'])}", highlight=False)

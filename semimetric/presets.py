@@ -82,13 +82,14 @@ _CONSENSUS_IMAGES: Values = _CONSENSUS_TRAINING | {
     "preprocess": "standardize",
     "validation_share": 0.0,
     "pretrain_epochs": 0,
+    "selective": False,
 }
 
 _SERAPH = _classical(digits=1e-6, mnist=1e-7, fashion_mnist=1e-8, cifar10=1e-7)
 
 BY_METHOD: dict[str, dict[str, Values]] = {
     "consensus": {
-        "digits": _CONSENSUS_TRAINING | {"average": 0.99},
+        "digits": _CONSENSUS_TRAINING | {"average": 0.99, "selective": False},
         "mnist": _CONSENSUS_IMAGES | {"epochs": 30},
         "fashion-mnist": _CONSENSUS_IMAGES | {"epochs": 20, "passes": 4, "augmentation": "objects", "instance": 1.0},
         "cifar10": _CONSENSUS_IMAGES | {"epochs": 200},
@@ -123,6 +124,8 @@ def preset_names() -> tuple[str, ...]:
 def preset_values(name: str, dataset: str, method: str) -> Values:
     """Settings of a preset for a method on a dataset."""
     check_choice(name, preset_names(), "preset")
+    if name == "paper" and method == "consensus":
+        raise InputError("preset 'paper' has no settings for method 'consensus', which is not the paper's.")
     if dataset not in PRESETS[name]:
         raise InputError(
             f"preset {name!r} has no settings for dataset {dataset!r}; it has them for {', '.join(PRESETS[name])}. "

@@ -60,7 +60,7 @@ def test_unless_told_otherwise_it_says_how_far_to_trust_its_pseudo_labels(tmp_pa
     assert (trust["epoch"], trust["judged"]) == (1, 20)
     assert trust["low"] <= trust["accuracy"] <= trust["high"]
     assert trust["sentence"].startswith("Of 20 held-back labels")
-    assert f"Pseudo-labels, half-way: {trust['sentence']}" in done.stdout.replace("\n", " ")
+    assert f"Pseudo-labels after epoch 1: {trust['sentence']}" in done.stdout.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

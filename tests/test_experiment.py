@@ -32,6 +32,10 @@ def test_the_paper_preset_is_the_paper() -> None:
 @pytest.mark.parametrize("method", method_names())
 @pytest.mark.parametrize(("preset", "dataset"), [(p, d) for p in PRESETS for d in PRESETS[p]])
 def test_every_preset_builds_and_its_config_comes_back(preset: str, dataset: str, method: str) -> None:
+    if (preset, method) == ("paper", "consensus"):
+        with pytest.raises(InputError, match="preset 'paper' has no settings for method 'consensus'"):
+            plan(dataset, method, 3, preset)
+        return
     experiment = plan(dataset, method, 3, preset)
     assert Experiment.from_config(json.loads(json.dumps(experiment.config()))) == experiment
 
@@ -99,7 +103,7 @@ def test_labels_that_judge_are_not_learned_from_beforehand(monkeypatch: pytest.M
         return 0.0
 
     monkeypatch.setattr("semimetric.experiment.pretrain", note)
-    values = {"epochs": 1, "passes": 1, "labels_per_class": 10, "pretrain_epochs": 1, "hold_back": 0.2}
+    values = {"epochs": 2, "passes": 1, "labels_per_class": 10, "pretrain_epochs": 1, "hold_back": 0.2}
     run_experiment(plan("digits", "consensus", **values), device="cpu")
     assert torch.bincount(seen[0]).tolist() == [8] * 10
 

@@ -158,7 +158,7 @@ def _check_kind(shape: Sequence[int]) -> None:
     if len(shape) not in (2, 4):
         raise InputError(
             f"inputs must be vectors (N, d) or images (N, C, H, W) to be augmented, got shape {tuple(shape)}; "
-            "reshape them."
+            "reshape them, or go without augmentation."
         )
 
 

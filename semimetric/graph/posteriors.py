@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_fraction, check_labels, check_neighbors, check_positive
+from semimetric.checks import check_fraction, check_labels, check_neighbors, check_not_negative, check_positive
 from semimetric.errors import InputError
 from semimetric.graph.edges import group_by_node, node_degrees, symmetric_edges
 
@@ -44,7 +44,12 @@ class Graph(NamedTuple):
 
 
 def class_posteriors(
-    neighbors: Any, labels: Any, weights: Any = None, gamma: float = 0.99, tolerance: float = 1e-6
+    neighbors: Any,
+    labels: Any,
+    weights: Any = None,
+    gamma: float = 0.99,
+    tolerance: float = 1e-6,
+    prior: float = 0.0,
 ) -> Posteriors:
     """Propagate labels over the undirected graph of neighbour lists.
 
@@ -55,6 +60,9 @@ def class_posteriors(
     weights : (N, k) non-negative weight of each directed edge, averaged over both directions, or none for 1 each
     gamma : share of what a node passes on, in (0, 1)
     tolerance : residual of the solution as a share of the right-hand side
+    prior : added to a row of F before it is normalised, equally over the classes, as a share of the median row sum of
+        the nodes that labels reach; so a node that little arrives at, such as one of a class without a label, keeps
+        nearly equal posteriors even if all of that little is of one class
 
     Returns
     -------
@@ -64,13 +72,14 @@ def class_posteriors(
     labels = check_labels(labels, len(neighbors)).to(neighbors.device)
     check_fraction(gamma, "gamma")
     check_positive(tolerance, "tolerance")
+    check_not_negative(prior, "prior")
     classes, numbers, counts = torch.unique(labels[labels >= 0], return_inverse=True, return_counts=True)
     if len(classes) < 2:
         raise InputError(f"labels must be of at least 2 classes to tell them apart, got {len(classes)}. Label another.")
     known = torch.zeros(len(labels), len(classes), dtype=torch.float64, device=labels.device)
     known[(labels >= 0).nonzero().flatten(), numbers] = 1.0 / counts[numbers].double()
     reached = _solve(_normalized(neighbors, weights), known, gamma, tolerance).clamp_min(0.0)
-    return Posteriors(classes, *_normalize(reached))
+    return Posteriors(classes, *_normalize(reached, prior))
 
 
 def _normalized(neighbors: Tensor, weights: Any) -> Graph:
@@ -114,10 +123,12 @@ def _solve(graph: Graph, right: Tensor, gamma: float, tolerance: float) -> Tenso
     return solution
 
 
-def _normalize(reached: Tensor) -> tuple[Tensor, Tensor]:
+def _normalize(reached: Tensor, prior: float) -> tuple[Tensor, Tensor]:
     """Posteriors and confidence; equal posteriors where nothing arrived."""
-    total = reached.sum(1, keepdim=True)
     classes = reached.shape[1]
+    total = reached.sum(1, keepdim=True)
+    reached = reached + prior / classes * total[total > 0].median()
+    total = reached.sum(1, keepdim=True)
     shares = torch.where(total > 0, reached / torch.where(total > 0, total, 1.0), 1.0 / classes)
     entropy = torch.special.entr(shares).sum(1)
     return shares, (1.0 - entropy / math.log(classes)).clamp(0.0, 1.0)

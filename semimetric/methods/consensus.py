@@ -2,7 +2,7 @@
 
 Labels are propagated over the neighbour graph of an averaged encoder; a linear head on the same features names the
 examples too; the geometric mean of both is the consensus. It says which pairs are likely of one class and how sure that
-is. The page in ``docs/methods`` has the formulae, what each part brings, and the sources of the parts.
+is. The page in ``docs/methods`` has the formulae and the sources of the parts.
 """
 
 from __future__ import annotations
@@ -31,6 +31,15 @@ SHARPNESS = 16.0
 SMALLEST_SHARE = 1e-6
 """Neither graph nor head rules a class out altogether in their geometric mean."""
 
+PRIOR = 0.1
+"""Of what labels send to the median node, so much is added to every row as not knowing, equally over the classes."""
+
+LEAST_TYPICAL = 1e-3
+"""A graph that is less sure than this at the median example has nothing to compare with."""
+
+ROUNDING = 1e-9
+"""Examples that are all equally sure are as sure as their mean, however that is rounded."""
+
 LABELLED_SHARE = 1 / 8
 """Of every batch so much is drawn from the labelled examples, however few they are."""
 
@@ -57,12 +66,13 @@ class Agreement:
         return self.shares.argmax(1)
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Agreement]:
-        """Batches of ``size``: an eighth drawn from the labelled examples, the rest all examples in random order.
+        """Batches of ``size``: an eighth drawn from the labelled examples, the rest from all in random order.
 
-        There are as many as one pass makes, so that a few examples meet the next pass only.
+        There are as many as examples would fill, so that seven eighths of them are met in one pass.
         """
         labelled = self.known.nonzero().flatten().cpu()
-        batches, first = len(self) // size, int(LABELLED_SHARE * size)
+        first = max(int(LABELLED_SHARE * size), 1 if size > 1 else 0)
+        batches = len(self) // size
         drawn = labelled[torch.randint(len(labelled), (batches, first), generator=generator)]
         order = torch.randperm(len(self), generator=generator)[: batches * (size - first)]
         rows = torch.cat([drawn, order.reshape(batches, size - first)], dim=1).to(self.known.device)
@@ -96,7 +106,7 @@ class ConsensusSettings:
         "ones for objects.",
     )
     selective: bool = setting(
-        False, "Count only examples that are at least as sure as the mean of those taken for the same class."
+        True, "Count only examples that are at least as sure as the mean of those taken for the same class."
     )
     consistency: float = setting(1.0, "Weight of naming strong views as their examples are named.")
     contrast: float = setting(1.0, "Weight of the contrastive loss between examples of one class, by confidence.")
@@ -134,18 +144,23 @@ class Consensus(Method[Agreement]):
     head: nn.Linear
     classes: Tensor
     steps: Tensor
+    centre: Tensor
+    spread: Tensor
 
     def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """A head for the classes that have labels, and the views that fit the inputs."""
         classes = torch.unique(labels[labels >= 0])
         self.head = nn.utils.skip_init(nn.Linear, width, len(classes))
-        nn.init.normal_(self.head.weight, std=width**-0.5, generator=generator)
+        nn.init.zeros_(self.head.weight)  # so that it knows nothing, rather than something random, when it joins in
         nn.init.zeros_(self.head.bias)
         self.register_buffer("classes", classes)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         augmentations = self._augmentations(inputs)
         self._weak: Augmentation | None = augmentations[0]
         self._strong: Augmentation | None = augmentations[1]
+        columns = inputs.ndim == 2
+        self.register_buffer("centre", inputs.mean(0) if columns else torch.zeros(()))
+        self.register_buffer("spread", inputs.std(0).clamp_min(1e-12) if columns else torch.ones(()))
 
     def _augmentations(self, inputs: Tensor) -> tuple[Augmentation, Augmentation] | tuple[None, None]:
         kind = self.settings.augmentation
@@ -176,7 +191,9 @@ class Consensus(Method[Agreement]):
         """A weak view of every example, then a strong one of every example; without augmentation itself twice."""
         if self._weak is None or self._strong is None:
             return torch.cat([inputs, inputs])
-        return torch.cat([augment(inputs, self._weak), augment(inputs, self._strong)])
+        scaled = (inputs - self.centre) / self.spread  # of vectors; images are scaled already, as a whole
+        views = torch.cat([augment(scaled, self._weak), augment(scaled, self._strong)])
+        return views * self.spread + self.centre
 
     @torch.no_grad()
     def constraints(self, features: Tensor, labels: Tensor) -> Agreement:
@@ -184,7 +201,7 @@ class Consensus(Method[Agreement]):
         neighbors = nearest_neighbors(features, self.settings.k)
         cosines = torch.stack([(features * features[column]).sum(1) for column in neighbors.T], dim=1)
         weights = cosines.clamp_min(0.0) ** 3
-        graph = class_posteriors(neighbors, labels, weights, self.settings.gamma)
+        graph = class_posteriors(neighbors, labels, weights, self.settings.gamma, prior=PRIOR)
         known = labels >= 0
         certain = (labels[:, None] == self.classes).double()
         consensus = geometric_mean(
@@ -202,8 +219,9 @@ class Consensus(Method[Agreement]):
         """
         if not self.settings.veto:
             return torch.ones_like(confidence)
-        typical = confidence[~known].median() if bool((~known).any()) else confidence.median()
-        return (confidence / typical.clamp_min(1e-12)).clamp_max(1.0)
+        others = confidence[~known]
+        typical = others.median() if len(others) else confidence.new_ones(())
+        return (confidence / typical.clamp_min(LEAST_TYPICAL)).clamp_max(1.0)
 
     def _selected(self, confidence: Tensor, shares: Tensor, known: Tensor) -> Tensor:
         """The confidence, 0 for those less sure than the mean of their class where the method is selective."""
@@ -214,7 +232,7 @@ class Consensus(Method[Agreement]):
         none = torch.zeros(shares.shape[1], dtype=torch.float64, device=shares.device)
         counts = none.index_add(0, named, unlabelled).clamp_min(1.0)
         means = none.index_add(0, named, confidence * unlabelled) / counts
-        return torch.where(known | (confidence >= means[named]), confidence, 0.0)
+        return torch.where(known | (confidence >= means[named] - ROUNDING), confidence, 0.0)
 
     def _head_shares(self, features: Tensor) -> Tensor:
         return self._logits(features).double().softmax(1)
@@ -245,10 +263,9 @@ class Consensus(Method[Agreement]):
         supervised = (cross_entropy(weak, targets, reduction="none") * known).sum() / known.sum().clamp_min(1.0)
         consistency = (cross_entropy(strong, targets, reduction="none") * weights).sum() / n
         points = metric.transform(features)
-        both = torch.arange(n, device=features.device).repeat(2)
         s = self.settings
         contrast = contrastive_loss(points, targets.repeat(2), weights.repeat(2), s.contrast_temperature)
-        instance = contrastive_loss(points, both, None, s.instance_temperature)
+        instance = contrastive_loss(points, constraints.nodes.repeat(2), None, s.instance_temperature)
         return supervised + s.consistency * consistency + s.contrast * contrast + s.instance * instance
 
     def posteriors(self, constraints: Agreement) -> Posteriors:

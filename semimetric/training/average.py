@@ -24,9 +24,9 @@ class RunningAverage:
 
     def __init__(self, modules: list[nn.Module], keep: float) -> None:
         self._keep = keep
-        self._held = [
-            tensor for module in modules for tensor in module.state_dict().values() if tensor.is_floating_point()
-        ]
+        state = [tensor for module in modules for tensor in module.state_dict().values()]
+        floating = [tensor for tensor in state if tensor.is_floating_point()]
+        self._held = list({tensor.data_ptr(): tensor for tensor in floating}.values())  # tied weights are held once
         self.others = [tensor.detach().clone() for tensor in self._held]
         device = self._held[0].device if self._held else "cpu"
         self.steps = torch.zeros((), dtype=torch.float64, device=device)

@@ -17,7 +17,7 @@ from semimetric.graph import Posteriors
 
 
 class HeldBack:
-    """The rows of the labels that are held back, until the end of epoch ``until``."""
+    """The rows of the labels that are held back until epoch ``until`` is over; they judge when the next one begins."""
 
     def __init__(self, labels: Tensor, share: float, epochs: int, generator: torch.Generator) -> None:
         self.rows = _drawn(labels.cpu(), share, generator).to(labels.device)
@@ -26,7 +26,11 @@ class HeldBack:
 
     def labels(self, epoch: int) -> Tensor:
         """The labels (N,) that training may see in ``epoch``, counted from 1."""
-        return self._labels.index_fill(0, self.rows, -1) if epoch <= self.until else self._labels
+        return self.hidden() if epoch <= self.until else self._labels
+
+    def hidden(self) -> Tensor:
+        """The labels (N,) without those held back."""
+        return self._labels.index_fill(0, self.rows, -1)
 
     def judge(self, found: Posteriors, rows: Tensor) -> dict[str, Any]:
         """What the held-back labels say of the posteriors ``found`` of the examples ``rows``, for people and JSON."""

@@ -11,12 +11,16 @@ from semimetric.errors import InputError
 from semimetric.training.settings import TrainingSettings
 
 
-def build_optimizer(settings: TrainingSettings, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimiser that the settings name; on a GPU it can be recorded, its learning rate being a tensor there."""
-    if not parameters:
-        if settings.lr > 0:
-            raise InputError("the encoder has no parameters to train. Set lr to 0 to learn the metric alone.")
-        parameters = [nn.Parameter(torch.zeros(()))]
+def build_optimizer(
+    settings: TrainingSettings, encoder: list[nn.Parameter], method: list[nn.Parameter] | None = None
+) -> torch.optim.Optimizer:
+    """The optimiser that the settings name, of the encoder's parameters and of the method's own.
+
+    On a GPU it can be recorded, its learning rate being a tensor there.
+    """
+    if not encoder and settings.lr > 0:
+        raise InputError("the encoder has no parameters to train. Set lr to 0 to learn the metric alone.")
+    parameters = [*encoder, *(method or [])] or [nn.Parameter(torch.zeros(()))]
     on_gpu = any(parameter.is_cuda for parameter in parameters)
     lr = torch.tensor(settings.lr, device=parameters[0].device) if on_gpu else settings.lr
     decay = settings.weight_decay

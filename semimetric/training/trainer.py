@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from semimetric.encoders import encode, output_width
 from semimetric.errors import InputError
-from semimetric.evaluation import Spread, activity_warning, collapse_warning, decline_warning, measure_spread
+from semimetric.evaluation import Spread, measure_spread
+from semimetric.graph import Posteriors
 from semimetric.methods import Method
 from semimetric.metric import Metric
 from semimetric.training.average import RunningAverage
@@ -42,12 +43,10 @@ from semimetric.training.schedule import PartitionSchedule
 from semimetric.training.selection import Score, check_selectable, labels_score, validation_score
 from semimetric.training.settings import TrainingSettings
 from semimetric.training.step import TrainingStep, check_not_diverged
+from semimetric.training.watch import SINGLE_POINT, Watch
 
 PROBE_SIZE = 2000
 """Examples on which the spread of the embedding is watched."""
-
-SINGLE_POINT = 1e-12
-"""A mean squared distance of unit vectors that is nothing but rounding: no graph can be built on it."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,6 @@ class Trainer:
         if not isinstance(encoder, nn.Module):
             raise InputError(f"encoder must be a torch.nn.Module that returns (N, d), got {type(encoder).__name__}.")
         check_needs(method, data)
-        check_selectable(settings.selection, data.labels, data.validation_inputs is not None)
         self.device = torch.device(device)
         self.data = data.to(self.device)
         self.encoder = encoder.to(self.device)
@@ -104,7 +102,7 @@ class Trainer:
         method.prepare(self.data.inputs, self.data.labels, width, self.generator)
         self.method.to(self.device)
         self.metric = method.initial_metric(width, self.generator).to(self.device)
-        self.optimizer = build_optimizer(settings, [*self.encoder.parameters(), *self.method.parameters()])
+        self.optimizer = build_optimizer(settings, list(self.encoder.parameters()), list(self.method.parameters()))
         averaged = settings.average > 0 and settings.lr > 0
         self.average = RunningAverage([self.encoder, self.method], settings.average) if averaged else None
         self.step = TrainingStep(
@@ -118,6 +116,7 @@ class Trainer:
             settings.precision,
         )
         self.held_back = self._hold_back()
+        check_selectable(settings.selection, data.labels[self.learned_rows().cpu()], data.validation_inputs is not None)
         self.schedule = PartitionSchedule(
             data.unlabelled, settings.partition_size, settings.epochs_per_partition, self.generator
         )
@@ -130,11 +129,7 @@ class Trainer:
         self.epoch = 0
         self.seconds = 0.0
         self.best: Best | None = None
-        self.start: Spread | None = None
-        self.start_active: float | None = None
-        self.declining = False
-        self.warned = False
-        self.collapsed = False
+        self.watch = Watch(len(torch.unique(data.labels[data.labels >= 0])))
         self.guards: list[str] = []
         self.trust: dict[str, Any] | None = None
 
@@ -147,7 +142,7 @@ class Trainer:
                 f"hold_back judges pseudo-labels and method {self.method.name!r} gives none. Leave hold_back at 0."
             )
         held = HeldBack(self.data.labels, self.settings.hold_back, self.settings.epochs, self.generator)
-        return held if len(held.rows) else None
+        return held if len(held.rows) and held.until else None
 
     def learned_rows(self) -> Tensor:
         """Rows with a label that training may learn from at all times."""
@@ -161,7 +156,7 @@ class Trainer:
             torch.manual_seed(self.seed)
             try:
                 self._begin()
-                while self.epoch < self.settings.epochs and not self.collapsed:
+                while self.epoch < self.settings.epochs and not self.watch.collapsed:
                     self._train_epoch()
             except KeyboardInterrupt:
                 interrupted = True
@@ -184,6 +179,7 @@ class Trainer:
         """Put the best model into the encoder; before the first score that is the model as it stands."""
         if self.best is not None:
             load_model(self.encoder, self.best.tensors)
+            self.method.load_state_dict(under("method.", self.best.tensors))
             self.metric = Metric(self.best.tensors["metric.factor"]).to(self.device)
 
     def _begin(self) -> None:
@@ -193,6 +189,11 @@ class Trainer:
             return
         if self.average:
             self.average.begin()
+        if self.settings.hold_back and self.held_back is None:
+            self.progress.warn(
+                "no label is held back, so that nothing judges the pseudo-labels: it takes 2 epochs and a class with "
+                "enough labels to spare one. Label more, or set hold_back to 0."
+            )
         self.progress.begin(self.settings.epochs, 0)
         self._finish_epoch({"epoch": 0}, time.perf_counter())
 
@@ -205,7 +206,7 @@ class Trainer:
         features = self._features(self.data.inputs[rows])
         constraints = self.method.constraints(features, labels[rows])
         record: dict[str, Any] = {"epoch": epoch} | self.method.statistics(self.metric, features, constraints)
-        record |= self._judge(epoch, rows, constraints)
+        record |= self._judge(epoch, rows, features)
         if self.data.classes is not None:
             record |= constraints.quality(self.data.classes[rows])
         if self.settings.metric_every == "epoch":
@@ -216,13 +217,21 @@ class Trainer:
         self.epoch = epoch
         self._finish_epoch(record, began)
 
-    def _judge(self, epoch: int, rows: Tensor, constraints: Any) -> dict[str, float]:
-        """Let the held-back labels judge the pseudo-labels of an epoch in which they were unknown."""
-        found = self.method.posteriors(constraints)
-        if self.held_back is None or found is None or epoch > self.held_back.until:
+    def _judge(self, epoch: int, rows: Tensor, features: Tensor) -> dict[str, float]:
+        """Let the held-back labels judge the pseudo-labels when they are unknown for the last time."""
+        if self.held_back is None or epoch != self.held_back.until + 1:
             return {}
-        self.trust = {"epoch": epoch} | self.held_back.judge(found, rows)
+        found = self.method.posteriors(self.method.constraints(features, self.held_back.hidden()[rows]))
+        assert found is not None
+        self.trust = {"epoch": epoch - 1} | self.held_back.judge(found, rows)
         return {"held_back_accuracy": self.trust["accuracy"]}
+
+    def posteriors(self) -> Posteriors | None:
+        """What the method, with the model as it is, takes every example for; none if it names no classes."""
+        if type(self.method).posteriors is Method.posteriors:
+            return None
+        features = self._features(self.data.inputs)
+        return self.method.posteriors(self.method.constraints(features, self.data.labels))
 
     def _train_batches(self, epoch: int, rows: Tensor, constraints: Any) -> None:
         size = min(self.settings.batch_size, len(constraints))
@@ -277,23 +286,11 @@ class Trainer:
 
     def _watch(self, spread: Spread, score: Score, active: float | None) -> None:
         """Say once that training is going wrong, and stop when there is nothing left to train on."""
-        if self.start is None:
-            self.start = spread
-        if self.start_active is None:
-            self.start_active = active
-        declined = decline_warning(self.best.score[0], score[0]) if self.best and self.best.score else None
-        messages = [
-            collapse_warning(self.start, spread, len(torch.unique(self.data.labels[self.data.labelled]))),
-            declined if self.declining else None,
-            None if active is None or self.start_active is None else activity_warning(self.start_active, active),
-        ]
-        self.declining = declined is not None
-        message = next((message for message in messages if message), None)
-        if message and not self.warned:
-            self.warned = True
-            self.progress.warn(f"epoch {self.epoch}: {message} The best model so far is kept; a smaller --lr helps.")
-        self.collapsed = spread.mean_distance < SINGLE_POINT
-        if self.collapsed:
+        best = self.best.score[0] if self.best and self.best.score else None
+        for message in self.watch.look(spread, best, score[0] if score else None, active):
+            kept = "" if self.settings.selection == "last" else " The best model so far is kept."
+            self.progress.warn(f"epoch {self.epoch}: {message}{kept} A smaller --lr helps.")
+        if self.watch.collapsed:
             self.progress.warn(f"epoch {self.epoch}: all examples have the same embedding, so training stops here.")
 
     def _report_guards(self) -> dict[str, list[str]]:
@@ -341,7 +338,6 @@ class Trainer:
         }
 
     def _checkpoint(self, run: Run) -> None:
-        assert self.start is not None
         tensors = self._model_tensors() | self.schedule.state()
         tensors |= {"generator": self.generator.get_state(), "torch_rng": torch.get_rng_state()}
         if self.device.type == "cuda":
@@ -351,11 +347,7 @@ class Trainer:
         state = {
             "epoch": self.epoch,
             "seconds": self.seconds,
-            "start": [self.start.mean_distance, self.start.effective_rank],
-            "start_active": self.start_active,
-            "declining": self.declining,
-            "warned": self.warned,
-            "collapsed": self.collapsed,
+            "watch": self.watch.state(),
             "guards": self.guards,
             "trust": self.trust,
         }
@@ -374,7 +366,7 @@ class Trainer:
         restore_optimizer(self.optimizer, tensors)
         if self.average:
             self.average.restore(tensors)
-        self.start = Spread(*state.pop("start"))
+        self.watch = Watch.restore(state.pop("watch"))
         for name, value in state.items():
             setattr(self, name, value)
         best_tensors, best = run.read_tensors("model.safetensors")

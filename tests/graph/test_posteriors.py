@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -13,13 +14,14 @@ from semimetric.errors import InputError
 from semimetric.graph import class_posteriors, nearest_neighbors
 
 
-def dense(neighbors: Tensor, labels: Tensor, weights: Tensor, gamma: float) -> Tensor:
+def dense(neighbors: Tensor, labels: Tensor, weights: Tensor, gamma: float, prior: float = 0.0) -> Tensor:
     """Posteriors from the definition."""
     directed = torch.zeros(len(labels), len(labels), dtype=torch.float64).scatter_(1, neighbors, weights)
     w = (directed + directed.T) / 2
     root = w.sum(1).rsqrt().diag()
     y = torch.stack([(labels == c).double() / (labels == c).sum() for c in labels[labels >= 0].unique()], dim=1)
     f = torch.linalg.solve(torch.eye(len(labels)).double() - gamma * root @ w @ root, (1 - gamma) * y)
+    f = f + prior * sorted(f.sum(1).tolist())[(len(f) - 1) // 2] / f.shape[1]  # the lower of two medians, as in torch
     return f / f.sum(1, keepdim=True)
 
 
@@ -33,6 +35,51 @@ def test_equal_the_definition(seed: int, gamma: float) -> None:
     assert torch.allclose(found.shares, expected, atol=1e-8)
     entropy = -(expected * expected.log()).sum(1)
     assert torch.allclose(found.confidence, 1 - entropy / math.log(3), atol=1e-8)
+
+
+@pytest.mark.parametrize("prior", [0.1, 2.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_prior_adds_the_same_to_every_class(seed: int, prior: float) -> None:
+    _, neighbors, labels = graph(seed)
+    weights = torch.rand(60, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1
+    found = class_posteriors(neighbors, labels, weights, 0.9, 1e-12, prior)
+    expected = dense(neighbors, labels, weights, 0.9, prior)
+    assert torch.allclose(found.shares, expected, atol=1e-8)
+    assert torch.allclose(found.confidence, 1 + (expected * expected.log()).sum(1) / math.log(3), atol=1e-8)
+
+
+def test_without_a_prior_nothing_is_added() -> None:
+    _, neighbors, labels = graph(0)
+    plain, zero = class_posteriors(neighbors, labels), class_posteriors(neighbors, labels, prior=0.0)
+    assert all(torch.equal(a, b) for a, b in zip(plain, zero, strict=True))
+
+
+def test_a_prior_keeps_the_likeliest_class_and_lowers_confidence() -> None:
+    _, neighbors, labels = graph(1)
+    found = [class_posteriors(neighbors, labels, gamma=0.9, prior=prior) for prior in (0.0, 0.1, 1.0, 10.0)]
+    for less, more in pairwise(found):
+        assert torch.equal(less.shares.argmax(1), more.shares.argmax(1))
+        assert bool((more.confidence < less.confidence).all())
+
+
+def test_a_cluster_that_hangs_by_a_thread_is_sure_of_itself_without_a_prior_alone() -> None:
+    """Three cliques with a label in two of them; one edge from the second leads to the third."""
+    neighbors = cliques(3, 8)
+    neighbors[16, 0] = 15
+    labels = torch.full((24,), -1)
+    labels[[0, 8]] = torch.tensor([0, 1])
+    plain, careful = (class_posteriors(neighbors, labels, gamma=0.9, prior=prior) for prior in (0.0, 0.1))
+    assert float(plain.confidence[16:].min()) > 0.99
+    assert float(careful.confidence[16:].mean()) < 0.5 * float(careful.confidence[:16].min())
+    assert bool((careful.shares.argmax(1) == plain.shares.argmax(1)).all())
+
+
+def test_what_no_label_reaches_stays_undecided_with_a_prior() -> None:
+    labels = torch.full((15,), -1)
+    labels[:2] = torch.tensor([0, 1])
+    found = class_posteriors(cliques(3, 5), labels, prior=0.1)
+    assert torch.allclose(found.shares[5:], torch.full((10, 2), 0.5, dtype=torch.float64))
+    assert float(found.confidence[5:].max()) < 1e-12
 
 
 def test_agrees_with_label_spreading(make_clusters) -> None:
@@ -102,6 +149,8 @@ def test_no_array_has_a_row_and_a_column_for_each_node(largest_tensor) -> None:
         ({"labels": torch.zeros(60, dtype=torch.long)}, "got 1"),
         ({"gamma": 1.0}, "gamma"),
         ({"tolerance": 0.0}, "tolerance"),
+        ({"prior": -0.1}, "prior must be a finite number of at least 0, got -0.1"),
+        ({"prior": math.inf}, "prior must be a finite number"),
         ({"weights": torch.ones(60, 4)}, "one entry per directed edge"),
         ({"weights": -torch.ones(60, 5)}, "weights must not be negative"),
     ],

@@ -170,9 +170,10 @@ def test_labelled_examples_are_certain(named) -> None:
 def test_the_head_has_a_say_once_it_was_trained(named) -> None:
     points, labels = named
     method = prepared(points, labels, head_share=0.3)
+    nn.init.normal_(method.head.weight, generator=seeded(4))  # it starts at zero
     neighbors = nearest_neighbors(points, 6)
     cosines = (points[:, None] * points[neighbors]).sum(2)
-    graph = class_posteriors(neighbors, labels, cosines.clamp_min(0) ** 3, 0.99).shares[15:]
+    graph = class_posteriors(neighbors, labels, cosines.clamp_min(0) ** 3, 0.99, prior=0.1).shares[15:]
     head = (SHARPNESS * points @ method.head.weight.T + method.head.bias).detach().double().softmax(1)[15:]
     whole = method.constraints(points, labels)
     assert torch.allclose(whole.shares[15:], graph, atol=1e-5)
@@ -189,8 +190,8 @@ def test_the_head_has_a_say_once_it_was_trained(named) -> None:
 
 def test_the_graph_has_a_veto_where_it_is_less_sure_than_usual(named) -> None:
     points, labels = named
-    graph = prepared(points, labels, veto=False).constraints(points, labels)  # no head yet
-    found = prepared(points, labels).constraints(points, labels).confidence[15:]
+    graph = prepared(points, labels, veto=False, selective=False).constraints(points, labels)  # no head yet
+    found = prepared(points, labels, selective=False).constraints(points, labels).confidence[15:]
     sure = graph.confidence[15:]
     for before, after in zip(sure.tolist(), found.tolist(), strict=True):
         assert after == pytest.approx(before * min(1.0, before / float(sure.median())))
@@ -200,8 +201,8 @@ def test_the_graph_has_a_veto_where_it_is_less_sure_than_usual(named) -> None:
 
 def test_a_selective_method_counts_those_above_the_mean_of_their_class(named) -> None:
     points, labels = named
-    every = prepared(points, labels).constraints(points, labels)
-    some = prepared(points, labels, selective=True).constraints(points, labels)
+    every = prepared(points, labels, selective=False).constraints(points, labels)
+    some = prepared(points, labels).constraints(points, labels)
     assert torch.equal(some.shares, every.shares)
     for name in range(3):
         mine = (every.targets == name) & ~every.known
@@ -252,6 +253,7 @@ def test_an_example_that_is_taken_for_nothing_teaches_nothing() -> None:
 
     def gradients(**values: float) -> Tensor:
         method = prepared(points, whole.targets, **({"consistency": 0.0, "contrast": 0.0, "instance": 0.0} | values))
+        nn.init.normal_(method.head.weight, generator=seeded(4))  # it starts at zero
         features = unit_features(torch.randn(40, WIDTH, generator=seeded(2))).requires_grad_()
         method.loss(Metric.identity(WIDTH), features, whole).backward()
         return features.grad.norm(dim=1)
@@ -285,8 +287,10 @@ def test_views_fit_the_inputs(shape: tuple[int, ...], kind: str) -> None:
     torch.manual_seed(0)
     views = method.views(inputs)
     torch.manual_seed(0)
-    weak, strong = (augment(inputs, augmentation_for(kind, strength)) for strength in ("weak", "strong"))
-    assert torch.equal(views, torch.cat([weak, strong]))
+    centre, spread = (inputs.mean(0), inputs.std(0)) if kind == "vectors" else (0.0, 1.0)
+    scaled = (inputs - centre) / spread
+    weak, strong = (augment(scaled, augmentation_for(kind, strength)) for strength in ("weak", "strong"))
+    assert torch.allclose(views, torch.cat([weak, strong]) * spread + centre, atol=1e-6)
     assert not torch.equal(weak, inputs)
     assert not torch.equal(weak, strong)
 
@@ -327,7 +331,7 @@ def test_a_cluster_without_a_label_stays_unsure(seed: int, epochs: int) -> None:
     trainer = trainer_of(points, first_labels(classes, [6, 6, 6, 0]), epochs=epochs)
     trainer.fit()
     unknown, known = unknown_and_known(trainer, classes)
-    assert unknown < min(known) - 0.3
+    assert unknown < 0.5 * min(known)
 
 
 def test_a_rare_class_keeps_its_name() -> None:
@@ -354,7 +358,7 @@ def test_two_classes_apart_are_no_collapse(spread: float) -> None:
 def test_training_makes_right_pseudo_labels_of_few_labels() -> None:
     points, classes = clusters([80] * 4, 0.3, seed=1)
     labels = first_labels(classes, [3] * 4)
-    trainer = trainer_of(points, labels)
+    trainer = trainer_of(points, labels, epochs=30)
 
     def right() -> float:
         return float((taken_for(trainer).targets == classes)[labels < 0].double().mean())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from semimetric.errors import InputError
 from semimetric.graph import Posteriors
-from semimetric.training import Run, Trainer, TrainingData
+from semimetric.training import Run, Trainer, TrainingData, TrainingWarning
 from semimetric.training.held_back import HeldBack
 
 CONSENSUS = {"method": "consensus", "optimizer": "adamw", "lr": 1e-3, "selection": "last", "hold_back": 0.25}
@@ -89,15 +90,15 @@ def test_it_judges_the_rows_it_holds_and_no_others() -> None:
     assert json.loads(json.dumps(report)) == report
 
 
-def test_they_judge_while_they_are_hidden_and_not_after(make_trainer, tmp_path: Path) -> None:
+def test_they_judge_once_when_the_first_half_is_over(make_trainer, tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", {})
     trainer = make_trainer(run, epochs=5, **CONSENSUS)
     assert trainer.held_back.until == 2
     result = trainer.fit()
-    assert [record["epoch"] for record in run.history() if "held_back_accuracy" in record] == [1, 2]
+    assert [record["epoch"] for record in run.history() if "held_back_accuracy" in record] == [3]
     assert result.trust["epoch"] == 2
     assert result.trust["judged"] == 3
-    assert result.trust["accuracy"] == run.history()[2]["held_back_accuracy"]
+    assert result.trust["accuracy"] == run.history()[3]["held_back_accuracy"]
     assert "3 held-back labels" in result.trust["sentence"]
 
 
@@ -126,8 +127,8 @@ def test_what_they_are_changes_nothing_before_they_are_seen(make_trainer) -> Non
     other.data.labels[rows] = other.data.labels[rows].roll(1)
     assert bool((other.data.labels[rows] != plain.data.labels[rows]).all())
     assert equal(trained(plain, 2), trained(other, 2))
-    assert plain.trust != other.trust
     assert not equal(trained(plain, 4), trained(other, 4))
+    assert plain.trust["judged"] == other.trust["judged"] == 3
 
 
 def test_the_other_labels_do_matter_meanwhile(make_trainer) -> None:
@@ -148,7 +149,25 @@ def test_one_label_of_each_class_holds_none_back(make_trainer) -> None:
     labels[:3] = torch.arange(3)
     single = Trainer(trainer.encoder, trainer.method, TrainingData(trainer.data.inputs, labels), trainer.settings)
     assert single.held_back is None
-    assert single.fit().trust is None
+    with pytest.warns(TrainingWarning, match="no label is held back, so that nothing judges"):
+        assert single.fit().trust is None
+
+
+@pytest.mark.parametrize("changes", [{"selection": "labels"}, {"selection": "last"}])
+def test_they_have_no_say_in_which_model_is_kept(make_trainer, changes: dict) -> None:
+    plain, other = (make_trainer(epochs=4, epochs_per_partition=1, **CONSENSUS | changes) for _ in range(2))
+    rows = other.held_back.rows
+    other.data.labels[rows] = other.data.labels[rows].roll(1)
+    assert plain._score() == other._score()
+
+
+def test_too_few_labels_left_to_choose_by_are_refused_beforehand(make_trainer) -> None:
+    trainer = make_trainer(**CONSENSUS)
+    labels = torch.full((90,), -1)
+    labels[:6] = torch.arange(3).repeat(2)
+    settings = dataclasses.replace(trainer.settings, hold_back=0.5, selection="labels")
+    with pytest.raises(InputError, match="every class has 1"):
+        Trainer(trainer.encoder, trainer.method, TrainingData(trainer.data.inputs, labels), settings)
 
 
 def test_a_run_that_goes_on_holds_the_same_labels_back(make_trainer, tmp_path: Path) -> None:

@@ -268,8 +268,8 @@ def test_data_that_the_method_cannot_use_is_refused(make_trainer, labels: Tensor
 def test_a_run_that_stopped_by_collapse_stays_stopped(make_trainer, tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", {})
     trainer = make_trainer(run)
-    trainer.collapsed = True
-    trainer.start = trainer._spread()
+    trainer.watch.collapsed = True
+    trainer.watch.start = trainer._spread()
     trainer._keep(Best(0, (0.5,), trainer._model_tensors()))
     trainer._checkpoint(run)
     assert make_trainer(run).fit().epochs == 0

@@ -1,0 +1,49 @@
+"""Watches an embedding in training, and says once that it is going wrong."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from semimetric.evaluation import Spread, activity_warning, collapse_warning, decline_warning
+
+SINGLE_POINT = 1e-12
+"""A mean squared distance of unit vectors that is nothing but rounding: no graph can be built on it."""
+
+
+@dataclass
+class Watch:
+    """What was seen at the start, and whether anything has been said; ``collapsed`` means that training must stop."""
+
+    classes: int
+    start: Spread | None = None
+    start_active: float | None = None
+    declining: bool = False
+    warned: bool = False
+    collapsed: bool = False
+
+    def look(self, spread: Spread, best: float | None, score: float | None, active: float | None) -> list[str]:
+        """Sentences about an epoch's spread, selection score beside the best, and share of violated constraints."""
+        self.start = self.start or spread
+        self.start_active = active if self.start_active is None else self.start_active
+        declined = None if best is None or score is None else decline_warning(best, score)
+        signs = [
+            collapse_warning(self.start, spread, self.classes),
+            declined if self.declining else None,
+            None if active is None or self.start_active is None else activity_warning(self.start_active, active),
+        ]
+        self.declining = declined is not None
+        said = [sign for sign in signs if sign][: 0 if self.warned else 1]
+        self.warned = self.warned or bool(said)
+        self.collapsed = spread.mean_distance < SINGLE_POINT
+        return said
+
+    def state(self) -> dict[str, Any]:
+        """JSON values from which ``restore`` continues."""
+        return asdict(self)
+
+    @classmethod
+    def restore(cls, state: dict[str, Any]) -> Watch:
+        """Continue where ``state`` was taken."""
+        start = state["start"]
+        return cls(**(state | {"start": None if start is None else Spread(**start)}))
