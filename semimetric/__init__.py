@@ -3,7 +3,13 @@
 __version__ = "0.1.0"
 
 from semimetric.evaluation import Judged, Trust, evaluate, hold_back, nmi, recall_at_k, trust_report
-from semimetric.graph import graph_modes, nearest_neighbors, propagate_affinities, propagated_affinity_matrix
+from semimetric.graph import (
+    class_posteriors,
+    graph_modes,
+    nearest_neighbors,
+    propagate_affinities,
+    propagated_affinity_matrix,
+)
 from semimetric.linear import GuardWarning, LinearFit, learn_metric
 from semimetric.losses import angular_loss, contrastive_loss
 from semimetric.methods import build_method
@@ -23,6 +29,7 @@ __all__ = [
     "Trust",
     "angular_loss",
     "build_method",
+    "class_posteriors",
     "contrastive_loss",
     "evaluate",
     "graph_modes",

@@ -107,7 +107,7 @@ def _print_outcome(outcome: dict[str, Any], as_json: bool) -> None:
         return
     title = f"{outcome['method']} on {outcome['dataset']}, seed {outcome['seed']}: test set, per cent"
     stdout.print(score_table({"Initial": outcome["initial"], "Final": outcome["final"]}, title))
-    if outcome["best_epoch"] == 0:
+    if outcome["best_epoch"] == 0 < outcome["epochs"]:
         stdout.print("No epoch beat the start: the model before training is kept.", highlight=False)
     if outcome["trust"]:
         trust = outcome["trust"]
@@ -115,8 +115,9 @@ def _print_outcome(outcome: dict[str, Any], as_json: bool) -> None:
     if outcome["guards"]:
         where = f"docs/methods/{outcome['method']}.md"
         stdout.print(f"guards at work (see {where}): {', '.join(outcome['guards'])}", highlight=False)
+    which = "last" if outcome["selection"] == "last" else "best"
     stdout.print(
-        f"best epoch {outcome['best_epoch']} of {outcome['epochs']}, {outcome['seconds']:.0f} s on "
+        f"{which} epoch {outcome['best_epoch']} of {outcome['epochs']}, {outcome['seconds']:.0f} s on "
         f"{outcome['device']}, run in {outcome['run']}",
         highlight=False,
     )

@@ -199,6 +199,7 @@ def run_experiment(
         "initial": initial,
         "final": final,
         "best_epoch": result.best_epoch,
+        "selection": experiment.training.selection,
         "epochs": result.epochs,
         "interrupted": result.interrupted,
         "guards": list(result.guards),
@@ -260,6 +261,11 @@ def evaluate_run(
         if components > metric.factor.shape[1]:
             width = metric.factor.shape[1]
             raise InputError(f"components must be at most {width}, the width of the run, got {components}.")
+        if metric.is_orthonormal():
+            raise InputError(
+                "components keeps the largest dimensions of a metric, and the metric of this run weighs all dimensions "
+                "alike. Train with components instead."
+            )
         metric = Metric.from_matrix(metric.matrix, components)
     return {
         "method": experiment.method,

@@ -125,7 +125,9 @@ def preset_values(name: str, dataset: str, method: str) -> Values:
     """Settings of a preset for a method on a dataset."""
     check_choice(name, preset_names(), "preset")
     if name == "paper" and method == "consensus":
-        raise InputError("preset 'paper' has no settings for method 'consensus', which is not the paper's.")
+        raise InputError(
+            "preset 'paper' has no settings for method 'consensus', which is not the paper's. Use --preset default."
+        )
     if dataset not in PRESETS[name]:
         raise InputError(
             f"preset {name!r} has no settings for dataset {dataset!r}; it has them for {', '.join(PRESETS[name])}. "

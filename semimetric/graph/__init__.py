@@ -9,7 +9,7 @@ from semimetric.graph.density import density_affinities
 from semimetric.graph.edges import node_degrees, symmetric_edges
 from semimetric.graph.modes import graph_modes, neighbor_density
 from semimetric.graph.neighbors import nearest_neighbors
-from semimetric.graph.posteriors import Posteriors, class_posteriors
+from semimetric.graph.posteriors import Posteriors, class_posteriors, upper_quartiles
 from semimetric.graph.propagated_form import propagated_form
 
 __all__ = [
@@ -25,4 +25,5 @@ __all__ = [
     "propagated_affinity_matrix",
     "propagated_form",
     "symmetric_edges",
+    "upper_quartiles",
 ]

@@ -60,9 +60,9 @@ def class_posteriors(
     weights : (N, k) non-negative weight of each directed edge, averaged over both directions, or none for 1 each
     gamma : share of what a node passes on, in (0, 1)
     tolerance : residual of the solution as a share of the right-hand side
-    prior : added to a row of F before it is normalised, equally over the classes, as a share of the median row sum of
-        the nodes that labels reach; so a node that little arrives at, such as one of a class without a label, keeps
-        nearly equal posteriors even if all of that little is of one class
+    prior : added to a row of F before it is normalised, equally over the classes, as a share of the upper quartile of
+        the row sums of the nodes with the same largest class; so a node that little arrives at, such as one of a class
+        without a label, keeps nearly equal posteriors even if all of that little is of one class
 
     Returns
     -------
@@ -127,8 +127,22 @@ def _normalize(reached: Tensor, prior: float) -> tuple[Tensor, Tensor]:
     """Posteriors and confidence; equal posteriors where nothing arrived."""
     classes = reached.shape[1]
     total = reached.sum(1, keepdim=True)
-    reached = reached + prior / classes * total[total > 0].median()
+    if prior > 0:
+        reached = reached + prior / classes * upper_quartiles(total.squeeze(1), reached.argmax(1), classes)[:, None]
     total = reached.sum(1, keepdim=True)
     shares = torch.where(total > 0, reached / torch.where(total > 0, total, 1.0), 1.0 / classes)
     entropy = torch.special.entr(shares).sum(1)
     return shares, (1.0 - entropy / math.log(classes)).clamp(0.0, 1.0)
+
+
+def upper_quartiles(values: Tensor, groups: Tensor, count: int) -> Tensor:
+    """For every entry of ``values`` (N,) the upper quartile of its group, numbered below ``count`` (N,).
+
+    Higher than the median, it is still one of a class where as many strangers have been taken for that class.
+    """
+    quartiles = values.new_zeros(count)
+    for group in range(count):
+        members = values[groups == group].sort().values
+        if len(members):
+            quartiles[group] = members[(3 * len(members)) // 4]
+    return quartiles[groups]

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from semimetric.checks import check_choice, check_fraction, check_not_negative, check_positive
 from semimetric.data import Augmentation, augment, augmentation_for, check_augmentation
 from semimetric.errors import InputError
-from semimetric.graph import Posteriors, class_posteriors, nearest_neighbors
+from semimetric.graph import Posteriors, class_posteriors, nearest_neighbors, upper_quartiles
 from semimetric.losses import contrastive_loss
 from semimetric.methods.base import Method, Needs, check_neighbor_count
 from semimetric.metric import Metric
@@ -32,10 +32,10 @@ SMALLEST_SHARE = 1e-6
 """Neither graph nor head rules a class out altogether in their geometric mean."""
 
 PRIOR = 0.1
-"""Of what labels send to the median node, so much is added to every row as not knowing, equally over the classes."""
+"""Of what labels send to a well reached node of a class, so much is added as not knowing, over all classes."""
 
 LEAST_TYPICAL = 1e-3
-"""A graph that is less sure than this at the median example has nothing to compare with."""
+"""A graph that is less sure than this in most of a class has nothing to compare with."""
 
 ROUNDING = 1e-9
 """Examples that are all equally sure are as sure as their mean, however that is rounded."""
@@ -48,12 +48,14 @@ LABELLED_SHARE = 1 / 8
 class Agreement:
     """What each of n examples is taken for.
 
-    Posteriors (n, C) of ``classes`` (C,), confidence in them (n,) in [0, 1], and whether they are the label (n,).
+    Posteriors (n, C) of ``classes`` (C,), confidence in them (n,) in [0, 1], how much each counts in training (n,),
+    which is the confidence or 0, and whether the posteriors are the label (n,).
     """
 
     nodes: Tensor
     shares: Tensor
     confidence: Tensor
+    weights: Tensor
     known: Tensor
     classes: Tensor
 
@@ -80,7 +82,9 @@ class Agreement:
             yield self._part(part)
 
     def _part(self, rows: Tensor) -> Agreement:
-        return Agreement(self.nodes[rows], self.shares[rows], self.confidence[rows], self.known[rows], self.classes)
+        tensors = (tensor[rows] for tensor in (self.nodes, self.shares, self.confidence, self.weights, self.known))
+        nodes, shares, confidence, weights, known = tensors
+        return Agreement(nodes, shares, confidence, weights, known, self.classes)
 
     def quality(self, classes: Tensor) -> dict[str, float]:
         """Shares of right pseudo-labels of the unlabelled examples, plain and weighted by confidence."""
@@ -99,7 +103,9 @@ class ConsensusSettings:
     head_share: float = setting(
         0.5, "Weight of the head against the graph in what an example is taken for: 0 the graph alone, 1 the head."
     )
-    veto: bool = setting(True, "Let an example count less where the graph is less sure than at the median example.")
+    veto: bool = setting(
+        True, "Let an example count less where the graph is less sure than at most of those named alike."
+    )
     augmentation: Literal["auto", "digits", "objects", "vectors", "none"] = setting(
         "auto",
         "Views: of digits (never mirrored), objects or vectors, or none; auto takes grey images for digits and colour "
@@ -208,28 +214,29 @@ class Consensus(Method[Agreement]):
             graph.shares, self._head_shares(features), self.settings.head_share * (self.steps > 0)
         )
         shares = torch.where(known[:, None], certain, consensus)
-        confidence = certainty(shares) * torch.where(known, 1.0, self._veto(graph.confidence, known))
+        named = shares.argmax(1)
+        confidence = certainty(shares) * torch.where(known, 1.0, self._veto(graph.confidence, named, known))
+        weights = self._selected(confidence, named, known)
         nodes = torch.arange(len(labels), device=labels.device)
-        return Agreement(nodes, shares, self._selected(confidence, shares, known), known, self.classes)
+        return Agreement(nodes, shares, confidence, weights, known, self.classes)
 
-    def _veto(self, confidence: Tensor, known: Tensor) -> Tensor:
-        """How far the graph lets an example count: its confidence over the median one of unlabelled examples, if less.
+    def _veto(self, confidence: Tensor, named: Tensor, known: Tensor) -> Tensor:
+        """How far the graph lets an example count: its confidence over the upper quartile of its class.
 
         A class without labels lies away from all of them, where the graph knows little whatever the head says.
         """
         if not self.settings.veto:
             return torch.ones_like(confidence)
-        others = confidence[~known]
-        typical = others.median() if len(others) else confidence.new_ones(())
+        groups = torch.where(known, len(self.classes), named)
+        typical = upper_quartiles(confidence, groups, len(self.classes) + 1)
         return (confidence / typical.clamp_min(LEAST_TYPICAL)).clamp_max(1.0)
 
-    def _selected(self, confidence: Tensor, shares: Tensor, known: Tensor) -> Tensor:
+    def _selected(self, confidence: Tensor, named: Tensor, known: Tensor) -> Tensor:
         """The confidence, 0 for those less sure than the mean of their class where the method is selective."""
         if not self.settings.selective:
             return confidence
-        named = shares.argmax(1)
         unlabelled = (~known).double()
-        none = torch.zeros(shares.shape[1], dtype=torch.float64, device=shares.device)
+        none = confidence.new_zeros(len(self.classes))
         counts = none.index_add(0, named, unlabelled).clamp_min(1.0)
         means = none.index_add(0, named, confidence * unlabelled) / counts
         return torch.where(known | (confidence >= means[named] - ROUNDING), confidence, 0.0)
@@ -258,7 +265,7 @@ class Consensus(Method[Agreement]):
             self.steps += 1
         n = len(constraints)
         targets, known = constraints.targets, constraints.known.to(features.dtype)
-        weights = constraints.confidence.to(features.dtype)
+        weights = constraints.weights.to(features.dtype)
         weak, strong = self._logits(features).split(n)
         supervised = (cross_entropy(weak, targets, reduction="none") * known).sum() / known.sum().clamp_min(1.0)
         consistency = (cross_entropy(strong, targets, reduction="none") * weights).sum() / n

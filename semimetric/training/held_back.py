@@ -7,6 +7,7 @@ half-way through, they join the rest. The judgement is of that moment and of few
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -39,6 +40,11 @@ class HeldBack:
         judged = judge(found, labels, held.nonzero().flatten())
         trust = trust_report(judged, found.confidence[held | (labels < 0)])
         return trust.as_dict() | {"sentence": trust.sentence()}
+
+
+def fewest_labels(share: float) -> int:
+    """Labels that a class needs so that one of them is held back."""
+    return max(2, math.floor(0.5 / share) + 1)
 
 
 def _drawn(labels: Tensor, share: float, generator: torch.Generator) -> Tensor:

@@ -28,7 +28,7 @@ from semimetric.methods import Method
 from semimetric.metric import Metric
 from semimetric.training.average import RunningAverage
 from semimetric.training.data import TrainingData, check_needs
-from semimetric.training.held_back import HeldBack
+from semimetric.training.held_back import HeldBack, fewest_labels
 from semimetric.training.optimizer import (
     build_optimizer,
     learning_rate,
@@ -105,16 +105,7 @@ class Trainer:
         self.optimizer = build_optimizer(settings, list(self.encoder.parameters()), list(self.method.parameters()))
         averaged = settings.average > 0 and settings.lr > 0
         self.average = RunningAverage([self.encoder, self.method], settings.average) if averaged else None
-        self.step = TrainingStep(
-            self.encoder,
-            self.method,
-            self.optimizer,
-            self.data.inputs,
-            settings.metric_every == "batch",
-            settings.lr > 0,
-            self.average,
-            settings.precision,
-        )
+        self.step = self._build_step()
         self.held_back = self._hold_back()
         check_selectable(settings.selection, data.labels[self.learned_rows().cpu()], data.validation_inputs is not None)
         self.schedule = PartitionSchedule(
@@ -132,6 +123,18 @@ class Trainer:
         self.watch = Watch(len(torch.unique(data.labels[data.labels >= 0])))
         self.guards: list[str] = []
         self.trust: dict[str, Any] | None = None
+
+    def _build_step(self) -> TrainingStep:
+        return TrainingStep(
+            self.encoder,
+            self.method,
+            self.optimizer,
+            self.data.inputs,
+            self.settings.metric_every == "batch",
+            self.settings.lr > 0,
+            self.average,
+            self.settings.precision,
+        )
 
     def _hold_back(self) -> HeldBack | None:
         """The labels that judge, where asked for and possible."""
@@ -189,10 +192,10 @@ class Trainer:
             return
         if self.average:
             self.average.begin()
-        if self.settings.hold_back and self.held_back is None:
+        if self.settings.hold_back and self.held_back is None and self.settings.epochs:
             self.progress.warn(
-                "no label is held back, so that nothing judges the pseudo-labels: it takes 2 epochs and a class with "
-                "enough labels to spare one. Label more, or set hold_back to 0."
+                "no label is held back, so that nothing judges the pseudo-labels: that takes 2 epochs and, with "
+                f"hold_back {self.settings.hold_back:g}, a class with {fewest_labels(self.settings.hold_back)} labels."
             )
         self.progress.begin(self.settings.epochs, 0)
         self._finish_epoch({"epoch": 0}, time.perf_counter())

@@ -21,7 +21,9 @@ def dense(neighbors: Tensor, labels: Tensor, weights: Tensor, gamma: float, prio
     root = w.sum(1).rsqrt().diag()
     y = torch.stack([(labels == c).double() / (labels == c).sum() for c in labels[labels >= 0].unique()], dim=1)
     f = torch.linalg.solve(torch.eye(len(labels)).double() - gamma * root @ w @ root, (1 - gamma) * y)
-    f = f + prior * sorted(f.sum(1).tolist())[(len(f) - 1) // 2] / f.shape[1]  # the lower of two medians, as in torch
+    sums, named = f.sum(1), f.argmax(1)
+    alike = [sorted(sums[named == name].tolist()) for name in named.tolist()]
+    f = f + prior / f.shape[1] * torch.tensor([[group[3 * len(group) // 4]] for group in alike]).double()
     return f / f.sum(1, keepdim=True)
 
 

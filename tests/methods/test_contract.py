@@ -88,6 +88,19 @@ def test_posteriors_are_of_the_working_set_and_rows_sum_to_one(method: Method, w
         assert 0 <= float(found.confidence.min()) <= float(found.confidence.max()) <= 1
 
 
+def test_a_trainer_has_posteriors_of_every_example_where_its_method_names_classes(method: Method, working_set) -> None:
+    points, labels, _ = working_set
+    settings = TrainingSettings(partition_size=32, selection="last")
+    trainer = Trainer(nn.Linear(WIDTH, WIDTH), method, TrainingData(points, labels), settings)
+    found = trainer.posteriors()
+    assert (found is not None) == (method.name == "consensus")
+    if found is not None:
+        assert torch.equal(found.classes, torch.arange(4))
+        assert found.shares.shape == (80, 4)
+        assert torch.equal(found.shares[:16], nn.functional.one_hot(labels[:16], 4).double())
+        assert torch.equal(found.confidence[:16], torch.ones(16).double())
+
+
 def test_minibatches_are_full_disjoint_in_order_and_refer_to_their_nodes(method: Method, working_set) -> None:
     points, labels, _ = working_set
     constraints = method.constraints(points, labels)
@@ -230,6 +243,39 @@ def test_a_gpu_trains_what_the_cpu_trains(method: Method, metric_every: str, mak
     assert there.metric.factor.shape == here.metric.factor.shape
     assert torch.isfinite(there.metric.factor).all()
     assert set(there.guards) == set(here.guards)
+
+
+@pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_consensus_trains_averages_in_half_precision(make_clusters, device: str) -> None:
+    """All that a recorded step can hold: batch normalisation, a changing learning rate, autocast and averages."""
+    points, classes = make_clusters(3, 90, WIDTH, 3)
+    data = TrainingData(points, torch.where(torch.arange(90) < 15, classes, -1))
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Linear(WIDTH, 32, bias=False), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, WIDTH))
+    settings = TrainingSettings(
+        epochs=2,
+        batch_size=12,
+        optimizer="adamw",
+        lr=1e-2,
+        lr_schedule="cosine",
+        average=0.9,
+        precision="bfloat16",
+        selection="last",
+    )
+    trainer = Trainer(encoder, build_method("consensus", k=6), data, settings, device=device)
+    trainer.fit()
+    parts = (trainer.encoder, trainer.method)
+    assert all(bool(torch.isfinite(tensor).all()) for part in parts for tensor in part.state_dict().values())
+    assert all(tensor.device.type == device for part in parts for tensor in part.state_dict().values())
+    counts = (trainer.average.steps, trainer.method.steps, encoder[1].num_batches_tracked)
+    assert [int(count) for count in counts] == [2 * (90 // 12)] * 3  # trials before a recording do not count
+    assert float(trainer.optimizer.param_groups[0]["lr"]) == pytest.approx(1e-2 / 2)
+    averages = [parameter.detach().clone() for part in parts for parameter in part.parameters()]
+    trainer.average.swap()
+    last = [parameter.detach() for part in parts for parameter in part.parameters()]
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in last)
+    assert all(not torch.equal(a, b) for a, b in zip(averages, last, strict=True))
 
 
 def test_a_capturable_step_reads_no_value_on_the_host(method: Method, working_set) -> None:

@@ -111,6 +111,44 @@ def test_several_modules_and_modules_without_weights() -> None:
     assert int(empty.steps) == 1
 
 
+def tied(between: bool) -> tuple[list[nn.Module], nn.ModuleList]:
+    """Layers of which two share their weight, in one module or in two, and all of them in one."""
+    torch.manual_seed(0)
+    first, second, third = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2)
+    second.weight = first.weight
+    together = nn.ModuleList([first, second, third])
+    return ([first, nn.Sequential(second, third)] if between else [together]), together
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_tied_weights_are_averaged_once_and_stay_tied(between: bool) -> None:
+    modules, layers = tied(between)
+    average = RunningAverage(modules, 0.6)
+    average.begin()
+    last = {name: parameter.detach().clone() for name, parameter in layers.named_parameters()}
+    expected = {name: tensor.clone() for name, tensor in last.items()}
+    assert "1.weight" not in last  # it is "0.weight"
+    generator = torch.Generator().manual_seed(1)
+    for t in range(1, 13):
+        average.swap() if t % 3 == 1 else None  # three steps in each of four epochs
+        kept = min(0.6, (1 + t) / (10 + t))
+        for name, parameter in layers.named_parameters():
+            move = 0.1 * torch.randn(parameter.shape, generator=generator)
+            last[name] += move
+            expected[name] = kept * expected[name] + (1 - kept) * last[name]
+            with torch.no_grad():
+                parameter.add_(move)
+        average.follow()
+        for name, parameter in layers.named_parameters():
+            torch.testing.assert_close(parameter.detach(), last[name])
+        if t % 3 == 0:
+            average.swap()
+            for name, parameter in layers.named_parameters():
+                torch.testing.assert_close(parameter.detach(), expected[name])
+                assert not torch.allclose(parameter.detach(), last[name])
+    assert layers[0].weight is layers[1].weight
+
+
 def test_it_continues_from_its_state() -> None:
     module, other = network(), network()
     average, again = RunningAverage([module], 0.9), RunningAverage([other], 0.9)
@@ -165,6 +203,20 @@ def test_between_epochs_the_encoder_holds_the_averages_and_they_are_saved(make_t
         torch.testing.assert_close(tensor, follow.average[name])
         assert torch.equal(tensor, seen[-1][name])
         assert torch.equal(tensor, saved[f"encoder.{name}"])
+
+
+def test_between_epochs_the_method_holds_its_averages_too(make_trainer, tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {})
+    trainer = make_trainer(run, method="consensus", **AVERAGED)
+    trainer.progress = follow = Follow(trainer.method.head, 0.9)
+    trainer.fit()
+    saved, _ = run.read_tensors("model.safetensors")
+    for name, tensor in trainer.method.head.state_dict().items():
+        torch.testing.assert_close(tensor, follow.average[name])
+        assert not torch.allclose(tensor, follow.last[name])
+        assert torch.equal(tensor, saved[f"method.head.{name}"])
+    trainer.average.swap()
+    assert same(copied(trainer.method.head), follow.last)
 
 
 def test_steps_go_on_from_the_weights_of_the_last_step(make_trainer) -> None:

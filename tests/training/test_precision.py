@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor, nn
+
+from semimetric.encoders import encode
+from semimetric.encoders.encode import features_of
 
 SETTINGS = {"method": "consensus", "optimizer": "adamw", "lr": 1e-3, "selection": "last", "average": 0.9}
 
@@ -26,3 +30,57 @@ def test_half_precision_trains_nearly_the_same_and_keeps_its_weights_whole(make_
     assert not torch.equal(whole._embed(rows), half._embed(rows))
     cosines = (whole._features(whole.data.inputs) * half._features(half.data.inputs)).sum(1)
     assert float(cosines.mean()) > 0.9
+
+
+class Witness(nn.Module):
+    """Flattens its inputs, and notes how they lie in memory and what autocast is set to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.channels_last: list[bool] = []
+        self.half: list[bool] = []
+        self.cached: list[bool] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.channels_last.append(inputs.ndim == 4 and inputs.is_contiguous(memory_format=torch.channels_last))
+        self.half.append(torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16)
+        self.cached.append(torch.is_autocast_cache_enabled())
+        return inputs.flatten(1)
+
+
+IMAGES = torch.randn(6, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("of", [features_of, encode])
+def test_half_precision_wants_channels_last_and_no_cache_that_a_recording_could_not_hold(of) -> None:
+    witness = Witness()
+    features = of(witness, IMAGES, precision="bfloat16")
+    assert (witness.channels_last, witness.half, witness.cached) == ([True], [True], [False])
+    assert features.dtype == torch.float32
+    assert torch.equal(features, nn.functional.normalize(IMAGES.flatten(1)))  # nothing but where it lies has changed
+    assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("of", [features_of, encode])
+def test_whole_precision_leaves_images_where_they_are(of) -> None:
+    witness = Witness()
+    of(witness, IMAGES)
+    assert (witness.channels_last, witness.half) == ([False], [False])
+
+
+def test_vectors_have_no_channels_to_put_last() -> None:
+    witness = Witness()
+    features_of(witness, IMAGES.flatten(1), "bfloat16")
+    assert (witness.half, witness.cached) == ([True], [False])
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_steps_and_graphs_alike_are_computed_in_the_precision_asked_for(make_trainer, precision: str) -> None:
+    trainer = make_trainer(precision=precision, **SETTINGS)
+    seen: set[tuple[bool, bool]] = set()
+    trainer.encoder.register_forward_pre_hook(
+        lambda encoder, inputs: seen.add((encoder.training, torch.is_autocast_enabled("cpu")))
+    )
+    trainer._train_epoch()
+    half = precision == "bfloat16"
+    assert seen == {(True, half), (False, half)}

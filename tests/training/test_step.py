@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from semimetric.methods import build_method
-from semimetric.training.step import TrainingStep
+from semimetric.training.step import MOST_BATCHES, VIEW_BYTES, TrainingStep
 
 
 def step_of(inputs: torch.Tensor, **values) -> TrainingStep:
@@ -32,3 +34,38 @@ def test_views_of_several_batches_are_those_of_each() -> None:
 
 def test_on_a_cpu_views_are_made_batch_by_batch() -> None:
     assert step_of(torch.randn(30, 4)).at_once(8) == 1
+
+
+class OnGpu(Tensor):
+    """A tensor that says that it is on a GPU."""
+
+    is_cuda = True
+
+
+def step_on_gpu(numbers: int, dtype: torch.dtype = torch.float32) -> TrainingStep:
+    """A step on examples of so many numbers each, which take no memory."""
+    step = step_of(torch.randn(30, 4))
+    step.inputs = torch.zeros(1, dtype=dtype).expand(30, 2, numbers // 2).as_subclass(OnGpu)
+    return step
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 16, 64, 65, 1000])
+def test_on_a_gpu_views_are_made_for_as_many_batches_as_fit_into_little_memory(size: int, dtype: torch.dtype) -> None:
+    bytes_of_an_example = (1 << 20) * dtype.itemsize
+    count = step_on_gpu(1 << 20, dtype).at_once(size)
+    assert 1 <= count <= MOST_BATCHES
+    assert count == 1 or count * size * bytes_of_an_example <= VIEW_BYTES
+    assert count == MOST_BATCHES or (count + 1) * size * bytes_of_an_example > VIEW_BYTES
+
+
+def test_on_a_gpu_so_many_batches_are_prepared_at_once() -> None:
+    step = step_on_gpu(1 << 20)  # of 4 MiB, 64 of which fit
+    assert [step.at_once(size) for size in (1, 4, 5, 8, 16, 33, 64, 65)] == [16, 16, 12, 8, 4, 1, 1, 1]
+
+
+def test_what_is_no_view_is_not_prepared_for_several_batches() -> None:
+    step = step_on_gpu(16)
+    assert step.at_once(8) == MOST_BATCHES
+    step.method.needs = dataclasses.replace(step.method.needs, views=False)
+    assert step.at_once(8) == 1
