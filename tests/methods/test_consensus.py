@@ -154,7 +154,8 @@ def test_statistics_count_the_unlabelled_examples_alone() -> None:
     shares = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7], [0.55, 0.45], [0.1, 0.9]]).double()
     confidence = torch.tensor([1.0, 1.0, 0.9, 0.95, 0.2, 0.4], dtype=torch.float64)
     known = torch.tensor([True, True, False, False, False, False])
-    found = Agreement(torch.arange(6), shares, confidence, confidence, known, torch.tensor([3, 8]))
+    counted = torch.where(confidence > 0.92, confidence, 0.0)  # what trains says nothing of how sure it is
+    found = Agreement(torch.arange(6), shares, confidence, counted, known, torch.tensor([3, 8]))
     points = torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     method = prepared(points, torch.tensor([3, 8, -1, -1, -1, -1]), width=2)
     with torch.no_grad():
