@@ -5,12 +5,13 @@
     python benchmarks/consensus.py --rows digits --device cpu --threads 2
 
 Settings are those of the preset, with what ``ROWS`` changes; nothing is chosen on the test set. ``shuffled labels`` is
-the control.
+the control. What ``--out`` holds already is kept and not run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ class Row:
     shuffled: bool = False
 
 
-RESNET = {"encoder": "resnet9", "precision": "bfloat16", "selective": True, "epochs": 90}
+RESNET = {"encoder": "resnet9", "selective": True, "epochs": 90}
 ROWS = {
     "mnist": Row("mnist"),
     "fashion-mnist": Row("fashion-mnist"),
@@ -64,6 +65,14 @@ def table(outcomes: list[dict[str, Any]]) -> list[list[str]]:
     return lines
 
 
+def earlier(path: Path | None) -> list[dict[str, Any]]:
+    """The outcomes that a result file holds already."""
+    if path is None or not path.exists():
+        return []
+    outcomes: list[dict[str, Any]] = json.loads(path.read_text())["jobs"]
+    return outcomes
+
+
 def main() -> None:
     """Run the rows, print the table, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -89,7 +98,9 @@ def main() -> None:
         for name, row in ((name, ROWS[name]) for name in args.rows.split(","))
         for seed in args.seeds.split(",")
     ]
-    outcomes: list[dict[str, Any]] = []
+    outcomes = earlier(args.out)
+    done = {(outcome["label"], outcome["seed"]) for outcome in outcomes}
+    jobs = [job for job in jobs if (job.label, job.seed) not in done]
     for outcome in run_jobs(jobs, args.data_dir, args.device, args.workers, args.threads):
         outcomes.append(outcome)
         facts = machine() | {"workers": args.workers, "threads": args.threads}

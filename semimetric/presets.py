@@ -92,7 +92,7 @@ BY_METHOD: dict[str, dict[str, Values]] = {
         "digits": _CONSENSUS_TRAINING | {"average": 0.99, "selective": False},
         "mnist": _CONSENSUS_IMAGES | {"epochs": 30},
         "fashion-mnist": _CONSENSUS_IMAGES | {"epochs": 20, "passes": 4, "augmentation": "objects", "instance": 1.0},
-        "cifar10": _CONSENSUS_IMAGES | {"epochs": 200},
+        "cifar10": _CONSENSUS_IMAGES | {"epochs": 200, "precision": "bfloat16"},
     },
     "affinity-triplets": {
         "digits": {"components": 32, "lr": 3e-7},

@@ -19,7 +19,7 @@ from semimetric.checks import check_choice
 from semimetric.errors import InputError
 from semimetric.settings import setting
 
-AugmentationKind = Literal["digits", "objects", "vectors"]
+AugmentationKind = Literal["digits", "objects", "photos", "vectors"]
 AugmentationStrength = Literal["weak", "strong"]
 
 _LARGEST = {
@@ -104,6 +104,7 @@ def _on(augmentation: Augmentation) -> list[str]:
 WEAK: Mapping[str, Augmentation] = {
     "digits": Augmentation(shift=1 / 14),
     "objects": Augmentation(flip=0.5, shift=1 / 8),
+    "photos": Augmentation(flip=0.5, shift=1 / 8),
     "vectors": Augmentation(noise=0.05),
 }
 """Views that hardly anyone would call another picture."""
@@ -124,13 +125,23 @@ STRONG: Mapping[str, Augmentation] = {
         cutout=1 / 2,
         operations=2,
     ),
+    "photos": Augmentation(
+        flip=0.5,
+        shift=1 / 8,
+        scale=0.6,
+        brightness=0.8,
+        contrast=0.8,
+        saturation=0.8,
+        grey=0.2,
+        cutout=1 / 4,
+    ),
     "vectors": Augmentation(noise=0.15, drop=0.2),
 }
 """Views that take some looking, of the same class still."""
 
 
 def augmentation_for(kind: AugmentationKind, strength: AugmentationStrength) -> Augmentation:
-    """The preset for digits (never mirrored), objects or standardised vectors."""
+    """The preset for digits (never mirrored), grey pictures of objects, colour photos or standardised vectors."""
     check_choice(kind, tuple(WEAK), "kind")
     check_choice(strength, ("weak", "strong"), "strength")
     return (WEAK if strength == "weak" else STRONG)[kind]

@@ -106,10 +106,10 @@ class ConsensusSettings:
     veto: bool = setting(
         True, "Let an example count less where the graph is less sure than at most of those named alike."
     )
-    augmentation: Literal["auto", "digits", "objects", "vectors", "none"] = setting(
+    augmentation: Literal["auto", "digits", "objects", "photos", "vectors", "none"] = setting(
         "auto",
-        "Views: of digits (never mirrored), objects or vectors, or none; auto takes grey images for digits and colour "
-        "ones for objects.",
+        "Views: of digits (never mirrored), objects, colour photos or vectors, or none; auto takes grey images for "
+        "digits and colour ones for photos.",
     )
     selective: bool = setting(
         True, "Count only examples that are at least as sure as the mean of those taken for the same class."
@@ -133,7 +133,7 @@ class ConsensusSettings:
             check_not_negative(getattr(self, name), name)
         for name in ("contrast_temperature", "instance_temperature"):
             check_positive(getattr(self, name), name)
-        check_choice(self.augmentation, ("auto", "digits", "objects", "vectors", "none"), "augmentation")
+        check_choice(self.augmentation, ("auto", "digits", "objects", "photos", "vectors", "none"), "augmentation")
 
 
 class Consensus(Method[Agreement]):
@@ -173,7 +173,7 @@ class Consensus(Method[Agreement]):
         if kind == "none":
             return None, None
         if kind == "auto":
-            kind = "vectors" if inputs.ndim == 2 else ("objects" if inputs.shape[1] == 3 else "digits")
+            kind = "vectors" if inputs.ndim == 2 else ("photos" if inputs.shape[1] == 3 else "digits")
         weak, strong = augmentation_for(kind, "weak"), augmentation_for(kind, "strong")
         check_augmentation(strong, inputs.shape)
         return weak, strong

@@ -40,7 +40,7 @@ def test_presets_are_what_they_are_said_to_be() -> None:
     assert augmentation_for("vectors", "weak") == Augmentation(noise=0.05)
     assert augmentation_for("vectors", "strong") == Augmentation(noise=0.15, drop=0.2)
     assert list(WEAK) == list(STRONG) == KINDS
-    with pytest.raises(InputError, match="kind must be one of digits, objects, vectors, got 'faces'"):
+    with pytest.raises(InputError, match="kind must be one of digits, objects, photos, vectors, got 'faces'"):
         augmentation_for("faces", "weak")
     with pytest.raises(InputError, match="strength must be one of weak, strong, got 'medium'"):
         augmentation_for("digits", "medium")
