@@ -1,6 +1,6 @@
 """What the examples are: benchmark datasets, labelled and unlabelled splits, input scaling, augmented views."""
 
-from semimetric.data.augment import Augmentation, augment, augmentation_for, check_augmentation, rotate_quarters
+from semimetric.data.augment import Augmentation, augment, check_augmentation, rotate_quarters
 from semimetric.data.examples import Dataset, Examples
 from semimetric.data.fetch import fetch_dataset
 from semimetric.data.preprocess import (
@@ -16,7 +16,7 @@ from semimetric.data.preprocess import (
 )
 from semimetric.data.registry import DatasetListing, check_dataset, dataset_names, describe_datasets, load_dataset
 from semimetric.data.splits import Split, partitions, split_examples
-from semimetric.data.views import VIEW_HELP, VIEW_KINDS, ViewKind, Views, kind_of, preset_views
+from semimetric.data.views import VIEW_HELP, VIEW_KINDS, ViewKind, Views, augmentation_for, kind_of, preset_views
 
 __all__ = [
     "VIEW_HELP",

@@ -2,28 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from semimetric.checks import check_choice
-from semimetric.data.augment import (
-    Augmentation,
-    AugmentationKind,
-    AugmentationStrength,
-    augment,
-    augmentation_for,
-    check_augmentation,
-)
+from semimetric.data.augment import Augmentation, augment, check_augmentation
 
+AugmentationKind = Literal["digits", "objects", "photos", "vectors"]
+AugmentationStrength = Literal["weak", "strong"]
 ViewKind = Literal["auto", "digits", "objects", "photos", "vectors", "none"]
 VIEW_KINDS: tuple[ViewKind, ...] = ("auto", "digits", "objects", "photos", "vectors", "none")
 VIEW_HELP = (
     "Views: of digits (never mirrored), objects, colour photos or vectors, or none; auto takes grey images for "
     "digits and colour ones for photos."
 )
+
+
+WEAK: Mapping[str, Augmentation] = {
+    "digits": Augmentation(shift=1 / 14),
+    "objects": Augmentation(flip=0.5, shift=1 / 8),
+    "photos": Augmentation(flip=0.5, shift=1 / 8),
+    "vectors": Augmentation(noise=0.05),
+}
+"""Views that hardly anyone would call another picture."""
+
+STRONG: Mapping[str, Augmentation] = {
+    "digits": Augmentation(shift=1 / 8, rotate=20.0, scale=0.3, shear=0.25, cutout=3 / 8),
+    "objects": Augmentation(
+        flip=0.5,
+        shift=1 / 8,
+        rotate=30.0,
+        shear=0.3,
+        brightness=1.0,
+        contrast=0.9,
+        saturation=0.9,
+        sharpness=0.9,
+        invert=0.5,
+        grey=0.5,
+        cutout=1 / 2,
+        operations=2,
+    ),
+    "photos": Augmentation(
+        flip=0.5,
+        shift=1 / 8,
+        scale=0.6,
+        brightness=0.8,
+        contrast=0.8,
+        saturation=0.8,
+        grey=0.2,
+        cutout=1 / 4,
+    ),
+    "vectors": Augmentation(noise=0.15, drop=0.2),
+}
+"""Views that take some looking, of the same class still."""
+
+
+def augmentation_for(kind: AugmentationKind, strength: AugmentationStrength) -> Augmentation:
+    """The preset for digits (never mirrored), grey pictures of objects, colour photos or standardised vectors."""
+    check_choice(kind, tuple(WEAK), "kind")
+    check_choice(strength, ("weak", "strong"), "strength")
+    return (WEAK if strength == "weak" else STRONG)[kind]
 
 
 class Views(nn.Module):

@@ -9,15 +9,8 @@ import pytest
 import torch
 from helpers.views import ALWAYS, EVERYTHING, KINDS, OPTIONAL, STRENGTHS, pictures, seeded
 
-from semimetric.data.augment import (
-    STRONG,
-    WEAK,
-    Augmentation,
-    augment,
-    augmentation_for,
-    check_augmentation,
-    rotate_quarters,
-)
+from semimetric.data.augment import Augmentation, augment, check_augmentation, rotate_quarters
+from semimetric.data.views import STRONG, WEAK, augmentation_for
 from semimetric.errors import InputError
 
 
