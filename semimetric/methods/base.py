@@ -23,10 +23,17 @@ class Needs:
     unlabelled: bool
     graph: bool
     views: bool = False
+    images: bool = False
 
     def words(self) -> str:
         """The needs as a short list for tables."""
-        names = {"labels": self.labels, "unlabelled data": self.unlabelled, "graph": self.graph, "views": self.views}
+        names = {
+            "labels": self.labels,
+            "unlabelled data": self.unlabelled,
+            "graph": self.graph,
+            "views": self.views,
+            "images": self.images,
+        }
         return ", ".join(name for name, needed in names.items() if needed) or "nothing"
 
 
