@@ -11,20 +11,19 @@ from torch import Tensor, nn
 from semimetric.checks import check_choice
 from semimetric.data.augment import Augmentation, augment, check_augmentation
 
-AugmentationKind = Literal["digits", "objects", "photos", "vectors"]
+AugmentationKind = Literal["digits", "objects", "vectors"]
 AugmentationStrength = Literal["weak", "strong"]
-ViewKind = Literal["auto", "digits", "objects", "photos", "vectors", "none"]
-VIEW_KINDS: tuple[ViewKind, ...] = ("auto", "digits", "objects", "photos", "vectors", "none")
+ViewKind = Literal["auto", "digits", "objects", "vectors", "none"]
+VIEW_KINDS: tuple[ViewKind, ...] = ("auto", "digits", "objects", "vectors", "none")
 VIEW_HELP = (
-    "Views: of digits (never mirrored), objects, colour photos or vectors, or none; auto takes grey images for "
-    "digits and colour ones for photos."
+    "Views: of digits (never mirrored), objects or vectors, or none; auto takes grey images for digits and colour ones "
+    "for objects."
 )
 
 
 WEAK: Mapping[str, Augmentation] = {
     "digits": Augmentation(shift=1 / 14),
     "objects": Augmentation(flip=0.5, shift=1 / 8),
-    "photos": Augmentation(flip=0.5, shift=1 / 8),
     "vectors": Augmentation(noise=0.05),
 }
 """Views that hardly anyone would call another picture."""
@@ -32,20 +31,6 @@ WEAK: Mapping[str, Augmentation] = {
 STRONG: Mapping[str, Augmentation] = {
     "digits": Augmentation(shift=1 / 8, rotate=20.0, scale=0.3, shear=0.25, cutout=3 / 8),
     "objects": Augmentation(
-        flip=0.5,
-        shift=1 / 8,
-        rotate=30.0,
-        shear=0.3,
-        brightness=1.0,
-        contrast=0.9,
-        saturation=0.9,
-        sharpness=0.9,
-        invert=0.5,
-        grey=0.5,
-        cutout=1 / 2,
-        operations=2,
-    ),
-    "photos": Augmentation(
         flip=0.5,
         shift=1 / 8,
         scale=0.6,
@@ -61,7 +46,7 @@ STRONG: Mapping[str, Augmentation] = {
 
 
 def augmentation_for(kind: AugmentationKind, strength: AugmentationStrength) -> Augmentation:
-    """The preset for digits (never mirrored), grey pictures of objects, colour photos or standardised vectors."""
+    """The preset for digits (never mirrored), objects or standardised vectors."""
     check_choice(kind, tuple(WEAK), "kind")
     check_choice(strength, ("weak", "strong"), "strength")
     return (WEAK if strength == "weak" else STRONG)[kind]
@@ -107,7 +92,7 @@ def kind_of(inputs: Tensor) -> AugmentationKind:
     """The kind of views that suits inputs of this shape where nobody says: digits are never mirrored."""
     if inputs.ndim == 2:
         return "vectors"
-    return "photos" if inputs.ndim == 4 and inputs.shape[1] == 3 else "digits"
+    return "objects" if inputs.ndim == 4 and inputs.shape[1] == 3 else "digits"
 
 
 def preset_views(inputs: Tensor, kind: ViewKind, strengths: Sequence[AugmentationStrength]) -> Views:

@@ -104,7 +104,7 @@ class Trainer:
         self.metric = method.initial_metric(width, self.generator).to(self.device)
         self.optimizer = build_optimizer(settings, list(self.encoder.parameters()), list(self.method.parameters()))
         averaged = settings.average > 0 and settings.lr > 0
-        self.average = RunningAverage([self.encoder, self.method], settings.average) if averaged else None
+        self.average = RunningAverage([self.encoder], settings.average, [self.method]) if averaged else None
         self.step = self._build_step()
         self.held_back = self._hold_back()
         check_selectable(settings.selection, data.labels[self.learned_rows().cpu()], data.validation_inputs is not None)

@@ -300,7 +300,7 @@ def test_a_batch_without_labels_has_a_loss() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "kind"),
-    [((20, 6), "vectors"), ((20, 1, 8, 8), "digits"), ((20, 2, 8, 8), "digits"), ((20, 3, 8, 8), "photos")],
+    [((20, 6), "vectors"), ((20, 1, 8, 8), "digits"), ((20, 2, 8, 8), "digits"), ((20, 3, 8, 8), "objects")],
 )
 def test_views_fit_the_inputs(shape: tuple[int, ...], kind: str) -> None:
     inputs = torch.randn(shape, generator=seeded())
@@ -417,7 +417,7 @@ def test_a_projection_is_learned_with_the_network() -> None:
         ({"instance_temperature": -0.1}, "instance_temperature must be a finite number above 0"),
         (
             {"augmentation": "sounds"},
-            "augmentation must be one of auto, digits, objects, photos, vectors, none, got 'sounds'",
+            "augmentation must be one of auto, digits, objects, vectors, none, got 'sounds'",
         ),
         ({"temperature": 0.1}, "has no setting 'temperature'"),
     ],
