@@ -120,12 +120,19 @@ BASELINES: dict[str, Values] = {
 }
 """What each baseline changes in the training that they share."""
 
+_BASELINES_ON_DIGITS: dict[str, Values] = {
+    "rotation": {"lr": 1e-4, "epochs": 10},
+    "instance": {"passes": 10, "temperature": 0.2},
+    "deepcluster": {"passes": 10, "lr": 3e-3},
+}
+"""A pass over so few examples is a handful of steps."""
+
 
 def _baseline(method: str, clothes: Values) -> dict[str, Values]:
     """A baseline on all datasets, with an embedding as wide as that of the paper's method."""
     own = BASELINES[method]
     return {
-        "digits": _BASELINE_TRAINING | {"components": 32} | own,
+        "digits": _BASELINE_TRAINING | {"components": 32} | own | _BASELINES_ON_DIGITS.get(method, {}),
         "mnist": _BASELINE_IMAGES | {"components": 64} | own,
         "fashion-mnist": _BASELINE_IMAGES | {"components": 64} | clothes | own,
         "cifar10": _BASELINE_IMAGES | {"components": 32, "epochs": 60} | own,

@@ -99,9 +99,9 @@ class Trainer:
         self.progress: Progress = progress or Silent()
         self.generator = torch.Generator().manual_seed(seed)
         width = output_width(self.encoder, self.data.inputs)
+        self.metric = method.initial_metric(width, self.generator).to(self.device)
         method.prepare(self.data.inputs, self.data.labels, width, self.generator)
         self.method.to(self.device)
-        self.metric = method.initial_metric(width, self.generator).to(self.device)
         self.optimizer = build_optimizer(settings, list(self.encoder.parameters()), list(self.method.parameters()))
         averaged = settings.average > 0 and settings.lr > 0
         self.average = RunningAverage([self.encoder], settings.average, [self.method]) if averaged else None

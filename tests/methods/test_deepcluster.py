@@ -113,6 +113,14 @@ def test_directions_below_the_floor_are_stretched_no_further() -> None:
         whitening(varied, 3)
 
 
+def test_rounding_is_not_taken_for_variance() -> None:
+    last_place = torch.randint(2, (100, 4), generator=seeded()) * torch.finfo(torch.float32).eps
+    features = 1.0 + last_place
+    assert (features != 1.0).any()
+    white = whitening(features, 4).transform(features - features.mean(0))
+    assert float(white.abs().max()) < 0.2
+
+
 @pytest.mark.parametrize(("count", "pca", "expected"), [(40, 256, 8), (40, 3, 3), (5, 256, 4)])
 def test_points_to_cluster_are_unit_rows_of_as_many_components_as_there_are(
     count: int, pca: int, expected: int
