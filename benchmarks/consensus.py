@@ -11,13 +11,12 @@ the control. What ``--out`` holds already is kept and not run again.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs import Job, changes, machine, run_jobs, write_result
+from jobs import Job, changes, machine, run_jobs, what_is_left, write_result
 
 
 @dataclass(frozen=True)
@@ -65,14 +64,6 @@ def table(outcomes: list[dict[str, Any]]) -> list[list[str]]:
     return lines
 
 
-def earlier(path: Path | None) -> list[dict[str, Any]]:
-    """The outcomes that a result file holds already."""
-    if path is None or not path.exists():
-        return []
-    outcomes: list[dict[str, Any]] = json.loads(path.read_text())["jobs"]
-    return outcomes
-
-
 def main() -> None:
     """Run the rows, print the table, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -98,9 +89,7 @@ def main() -> None:
         for name, row in ((name, ROWS[name]) for name in args.rows.split(","))
         for seed in args.seeds.split(",")
     ]
-    outcomes = earlier(args.out)
-    done = {(outcome["label"], outcome["seed"]) for outcome in outcomes}
-    jobs = [job for job in jobs if (job.label, job.seed) not in done]
+    outcomes, jobs = what_is_left(jobs, args.out)
     for outcome in run_jobs(jobs, args.data_dir, args.device, args.workers, args.threads):
         outcomes.append(outcome)
         facts = machine() | {"workers": args.workers, "threads": args.threads}

@@ -131,6 +131,15 @@ def run_jobs(
             yield outcome
 
 
+def what_is_left(jobs: list[Job], path: Path | None) -> tuple[list[dict[str, Any]], list[Job]]:
+    """The outcomes that a result file holds already, and the jobs that are not among them."""
+    if path is None or not path.exists():
+        return [], jobs
+    outcomes: list[dict[str, Any]] = json.loads(path.read_text())["jobs"]
+    done = {(outcome["label"], outcome["seed"]) for outcome in outcomes}
+    return outcomes, [job for job in jobs if (job.label, job.seed) not in done]
+
+
 def value_of(text: str) -> Any:
     """A number or a word."""
     for kind in (int, float):

@@ -123,6 +123,10 @@ def plan(dataset: str, method: str, seed: int = 0, preset: str = "default", **va
     chosen = preset_values(preset, dataset, method) | values
     if values.get("validation_share") and "selection" not in values:
         chosen["selection"] = "validation"
+    if chosen.get("pretrain_epochs") and not METHODS[method].needs.labels:
+        raise InputError(
+            f"pretrain_epochs trains with labels and method {method!r} never sees one. Set pretrain_epochs to 0."
+        )
     built = {
         group: build_settings(kind, {n: v for n, v in chosen.items() if known[n] == group}, group)
         for group, kind in groups.items()
@@ -141,12 +145,14 @@ class Prepared:
 
 
 def prepare(experiment: Experiment, dataset: Dataset, device: torch.device | str = "cpu") -> Prepared:
-    """Split, fit the scaling on the training examples that are not withheld, and scale all inputs on ``device``."""
+    """Split, fit the scaling on the training examples that are not withheld, and scale all inputs on ``device``.
+
+    Examples keep the order of the dataset, which says nothing about labels.
+    """
     protocol = experiment.protocol
     split = split_examples(dataset.train.labels, protocol.labels_per_class, protocol.validation_share, experiment.seed)
-    rows = torch.cat([split.labelled, split.unlabelled])
-    labels = torch.full((len(rows),), -1)
-    labels[: len(split.labelled)] = dataset.train.labels[split.labelled]
+    rows = torch.cat([split.labelled, split.unlabelled]).sort().values
+    labels = torch.where(torch.isin(rows, split.labelled), dataset.train.labels[rows], -1)
     inputs = dataset.train.inputs[rows].to(device)
     preprocess = build_preprocess(protocol.preprocess, inputs)
     withheld = dataset.train.subset(split.validation) if len(split.validation) else None

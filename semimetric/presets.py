@@ -51,7 +51,10 @@ PRESETS: dict[str, dict[str, Values]] = {
     },
     "paper": {"mnist": _PAPER_MNIST, "fashion-mnist": _PAPER_MNIST, "cifar10": _PAPER_CIFAR10},
 }
-"""What is the same for all methods on a dataset."""
+"""What is the same for all methods on a dataset, unless a method says otherwise."""
+
+FIXED: dict[str, Values] = {"default": {}, "paper": {"validation_share": 0.15, "selection": "validation"}}
+"""What belongs to the protocol, whatever a method says."""
 
 _PAPER_TRIPLETS: Values = {"components": 64, "k": 10, "gamma": 0.99, "alpha": 40.0, "lr": 1e-9}
 
@@ -85,13 +88,64 @@ _CONSENSUS_IMAGES: Values = _CONSENSUS_TRAINING | {
     "selective": False,
 }
 
+_BASELINE_TRAINING: Values = {
+    "optimizer": "adamw",
+    "lr": 1e-3,
+    "lr_schedule": "cosine",
+    "weight_decay": 1e-4,
+    "batch_size": 256,
+    "epochs": 30,
+    "epochs_per_partition": 1,
+    "partition_size": 1_000_000,
+    "selection": "last",
+}
+
+_BASELINE_IMAGES: Values = _BASELINE_TRAINING | {
+    "init": "he",
+    "preprocess": "standardize",
+    "pretrain_epochs": 0,
+}
+
+_SUPERVISED: Values = {"batch_size": 100, "passes": 50}
+"""There are few labelled examples: many batches of them between one score and the next."""
+
+BASELINES: dict[str, Values] = {
+    "triplet": _SUPERVISED,
+    "angular": _SUPERVISED,
+    "exemplar": {"passes": 5},
+    "rotation": {},
+    "instance": {},
+    "deepcluster": {},
+    "synthetic": {"lr": 1e-5},
+}
+"""What each baseline changes in the training that they share."""
+
+_BASELINES_ON_DIGITS: dict[str, Values] = {
+    "rotation": {"lr": 1e-4, "epochs": 10},
+    "instance": {"passes": 10, "temperature": 0.2},
+    "deepcluster": {"passes": 10, "lr": 3e-3},
+}
+"""A pass over so few examples is a handful of steps."""
+
+
+def _baseline(method: str, clothes: Values) -> dict[str, Values]:
+    """A baseline on all datasets, with an embedding as wide as that of the paper's method."""
+    own = BASELINES[method]
+    return {
+        "digits": _BASELINE_TRAINING | {"components": 32} | own | _BASELINES_ON_DIGITS.get(method, {}),
+        "mnist": _BASELINE_IMAGES | {"components": 64} | own,
+        "fashion-mnist": _BASELINE_IMAGES | {"components": 64} | clothes | own,
+        "cifar10": _BASELINE_IMAGES | {"components": 32, "epochs": 60} | own,
+    }
+
+
 _SERAPH = _classical(digits=1e-6, mnist=1e-7, fashion_mnist=1e-8, cifar10=1e-7)
 
 BY_METHOD: dict[str, dict[str, Values]] = {
     "consensus": {
         "digits": _CONSENSUS_TRAINING | {"average": 0.99, "selective": False},
         "mnist": _CONSENSUS_IMAGES | {"epochs": 30},
-        "fashion-mnist": _CONSENSUS_IMAGES | {"epochs": 20, "passes": 4, "augmentation": "objects", "instance": 1.0},
+        "fashion-mnist": _CONSENSUS_IMAGES | {"epochs": 20, "passes": 4, "augmentation": "objects", "instance": 0.5},
         "cifar10": _CONSENSUS_IMAGES | {"epochs": 200, "precision": "bfloat16"},
     },
     "affinity-triplets": {
@@ -108,11 +162,17 @@ BY_METHOD: dict[str, dict[str, Values]] = {
 }
 """What a method adds to that, chosen on validation data."""
 
+for _name in BASELINES:
+    _unmirrored = _name in ("rotation", "synthetic")  # these make no views of clothes
+    BY_METHOD[_name] = _baseline(_name, {} if _unmirrored else {"augmentation": "objects"})
+
 
 def training_settings(method: str, **changes: Any) -> TrainingSettings:
     """How to train ``method`` on data of your own, with ``changes``."""
     check_choice(method, method_names(), "method")
     values = _CONSENSUS_TRAINING if method == "consensus" else {}
+    if method in BASELINES:
+        values = _BASELINE_TRAINING | BASELINES[method]
     return build_settings(TrainingSettings, values | changes, "training")
 
 
@@ -133,4 +193,4 @@ def preset_values(name: str, dataset: str, method: str) -> Values:
             f"preset {name!r} has no settings for dataset {dataset!r}; it has them for {', '.join(PRESETS[name])}. "
             "Use --preset default."
         )
-    return PRESETS[name][dataset] | BY_METHOD.get(method, {}).get(dataset, {})
+    return PRESETS[name][dataset] | BY_METHOD.get(method, {}).get(dataset, {}) | FIXED[name]

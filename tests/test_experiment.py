@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 from semimetric.data import load_dataset
 from semimetric.errors import InputError, RunError
 from semimetric.experiment import Experiment, evaluate_run, plan, prepare, run_experiment
-from semimetric.methods import method_names
+from semimetric.methods import METHODS, method_names
 from semimetric.presets import PRESETS
 from semimetric.training import Run
 
@@ -206,3 +207,29 @@ def test_recorded_steps_train_as_plain_ones_do() -> None:
     finally:
         AffinityTriplets.capturable_loss = True
     assert recorded["final"] == pytest.approx(plain["final"], abs=0.02)
+
+
+@pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
+@pytest.mark.parametrize("method", [name for name, kind in METHODS.items() if not kind.needs.labels])
+def test_other_labels_change_nothing_for_a_method_without_labels(method: str, tmp_path: Path) -> None:
+    """From the dataset to the model; only the scores of the test set know classes."""
+    dataset = load_dataset("digits")
+    order = torch.randperm(len(dataset.train.labels), generator=torch.Generator().manual_seed(1))
+    labels = dataset.train.labels[order]
+    shuffled = dataclasses.replace(dataset, train=dataclasses.replace(dataset.train, labels=labels))
+    experiment = plan("digits", method, epochs=1, passes=1, labels_per_class=3)
+    for name, data in (("as it is", dataset), ("shuffled", shuffled)):
+        run_experiment(experiment, tmp_path / name, device="cpu", dataset=data)
+    model, _ = Run.open(tmp_path / "as it is").read_tensors("model.safetensors")
+    other, _ = Run.open(tmp_path / "shuffled").read_tensors("model.safetensors")
+    assert model.keys() == other.keys()
+    assert all(torch.equal(tensor, other[name]) for name, tensor in model.items())
+
+
+def test_labels_per_class_may_be_none_where_no_label_is_needed(tmp_path: Path) -> None:
+    experiment = plan("digits", "triplet", labels_per_class=0)
+    with pytest.raises(InputError, match=r"'triplet' needs labels and there is none.*such as 'instance'"):
+        run_experiment(experiment, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+    outcome = run_experiment(plan("digits", "rotation", labels_per_class=0, epochs=1), device="cpu")
+    assert outcome["epochs"] == 1

@@ -5,8 +5,9 @@ import pytest
 import semimetric
 from semimetric import training_settings
 from semimetric.errors import InputError
+from semimetric.experiment import plan
 from semimetric.methods import method_names
-from semimetric.presets import preset_values
+from semimetric.presets import BASELINES, preset_values
 from semimetric.training import TrainingSettings
 
 
@@ -15,8 +16,32 @@ def test_consensus_is_trained_in_its_own_way_and_the_others_as_ever() -> None:
     assert (own.optimizer, own.lr_schedule, own.selection) == ("adamw", "cosine", "last")
     assert own.average > 0
     assert own.hold_back > 0
-    for method in set(method_names()) - {"consensus"}:
+    for method in set(method_names()) - {"consensus"} - set(BASELINES):
         assert training_settings(method) == TrainingSettings()
+
+
+@pytest.mark.parametrize("method", sorted(BASELINES))
+def test_baselines_share_their_training_and_the_width_of_the_papers_method(method: str) -> None:
+    own = training_settings(method)
+    assert (own.optimizer, own.lr_schedule, own.selection) == ("adamw", "cosine", "last")
+    for dataset, width in (("digits", 32), ("mnist", 64), ("fashion-mnist", 64), ("cifar10", 32)):
+        experiment = plan(dataset, method)
+        assert experiment.method_settings.components == width
+        assert experiment.method_settings.components == plan(dataset, "affinity-triplets").method_settings.components
+        assert experiment.training.selection == "last"
+        assert experiment.pretraining.pretrain_epochs == 0
+
+
+@pytest.mark.parametrize("method", ["triplet", "instance", "affinity-triplets"])
+def test_the_papers_protocol_chooses_on_validation_data_whatever_the_method(method: str) -> None:
+    experiment = plan("mnist", method, preset="paper")
+    assert (experiment.protocol.validation_share, experiment.training.selection) == (0.15, "validation")
+
+
+def test_softmax_training_is_refused_for_a_method_without_labels() -> None:
+    with pytest.raises(InputError, match="pretrain_epochs trains with labels and method 'instance' never sees one"):
+        plan("cifar10", "instance", pretrain_epochs=3)
+    assert plan("cifar10", "triplet", pretrain_epochs=3).pretraining.pretrain_epochs == 3
 
 
 def test_changes_win() -> None:

@@ -1,6 +1,6 @@
 """What the examples are: benchmark datasets, labelled and unlabelled splits, input scaling, augmented views."""
 
-from semimetric.data.augment import Augmentation, augment, augmentation_for, check_augmentation, rotate_quarters
+from semimetric.data.augment import Augmentation, augment, check_augmentation, rotate_quarters
 from semimetric.data.examples import Dataset, Examples
 from semimetric.data.fetch import fetch_dataset
 from semimetric.data.preprocess import (
@@ -16,8 +16,11 @@ from semimetric.data.preprocess import (
 )
 from semimetric.data.registry import DatasetListing, check_dataset, dataset_names, describe_datasets, load_dataset
 from semimetric.data.splits import Split, partitions, split_examples
+from semimetric.data.views import VIEW_HELP, VIEW_KINDS, ViewKind, Views, augmentation_for, kind_of, preset_views
 
 __all__ = [
+    "VIEW_HELP",
+    "VIEW_KINDS",
     "Augmentation",
     "Dataset",
     "DatasetListing",
@@ -28,6 +31,8 @@ __all__ = [
     "PreprocessName",
     "Split",
     "Standardize",
+    "ViewKind",
+    "Views",
     "Whiten",
     "apply_in_chunks",
     "augment",
@@ -38,8 +43,10 @@ __all__ = [
     "dataset_names",
     "describe_datasets",
     "fetch_dataset",
+    "kind_of",
     "load_dataset",
     "partitions",
+    "preset_views",
     "restore_preprocess",
     "rotate_quarters",
     "split_examples",

@@ -7,20 +7,15 @@ Nothing here reads a value on the host, so a training step with views in it can 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from semimetric.checks import check_choice
 from semimetric.errors import InputError
 from semimetric.settings import setting
-
-AugmentationKind = Literal["digits", "objects", "photos", "vectors"]
-AugmentationStrength = Literal["weak", "strong"]
 
 _LARGEST = {
     "shift": 1.0,
@@ -99,52 +94,6 @@ class Augmentation:
 
 def _on(augmentation: Augmentation) -> list[str]:
     return [name for name in _LARGEST if getattr(augmentation, name) > 0]
-
-
-WEAK: Mapping[str, Augmentation] = {
-    "digits": Augmentation(shift=1 / 14),
-    "objects": Augmentation(flip=0.5, shift=1 / 8),
-    "photos": Augmentation(flip=0.5, shift=1 / 8),
-    "vectors": Augmentation(noise=0.05),
-}
-"""Views that hardly anyone would call another picture."""
-
-STRONG: Mapping[str, Augmentation] = {
-    "digits": Augmentation(shift=1 / 8, rotate=20.0, scale=0.3, shear=0.25, cutout=3 / 8),
-    "objects": Augmentation(
-        flip=0.5,
-        shift=1 / 8,
-        rotate=30.0,
-        shear=0.3,
-        brightness=1.0,
-        contrast=0.9,
-        saturation=0.9,
-        sharpness=0.9,
-        invert=0.5,
-        grey=0.5,
-        cutout=1 / 2,
-        operations=2,
-    ),
-    "photos": Augmentation(
-        flip=0.5,
-        shift=1 / 8,
-        scale=0.6,
-        brightness=0.8,
-        contrast=0.8,
-        saturation=0.8,
-        grey=0.2,
-        cutout=1 / 4,
-    ),
-    "vectors": Augmentation(noise=0.15, drop=0.2),
-}
-"""Views that take some looking, of the same class still."""
-
-
-def augmentation_for(kind: AugmentationKind, strength: AugmentationStrength) -> Augmentation:
-    """The preset for digits (never mirrored), grey pictures of objects, colour photos or standardised vectors."""
-    check_choice(kind, tuple(WEAK), "kind")
-    check_choice(strength, ("weak", "strong"), "strength")
-    return (WEAK if strength == "weak" else STRONG)[kind]
 
 
 def check_augmentation(augmentation: Augmentation, shape: Sequence[int]) -> None:

@@ -28,7 +28,7 @@ def split_examples(labels: Tensor, labels_per_class: int, validation_share: floa
     labels : Tensor
         Class numbers (N,); -1 marks examples whose class is unknown: they are always unlabelled.
     labels_per_class : int
-        How many labelled examples each class keeps.
+        How many labelled examples each class keeps; none is enough for methods that need no labels.
     validation_share : float
         Share of each class, in [0, 1), that is withheld to choose the best model.
     seed : int
@@ -54,9 +54,9 @@ def split_examples(labels: Tensor, labels_per_class: int, validation_share: floa
 
 def _check_settings(labels: Tensor, labels_per_class: int, validation_share: float) -> None:
     check_labels(labels, len(labels))
-    if labels_per_class < 1:
+    if labels_per_class < 0:
         raise InputError(
-            f"labels_per_class must be at least 1, but is {labels_per_class}; a class is known by its labels."
+            f"labels_per_class must be at least 0, but is {labels_per_class}; 0 leaves all examples unlabelled."
         )
     if not 0 <= validation_share < 1:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Smooth angular triplet loss with explicit negatives, under a Mahalanobis metric.
+"""Smooth angular loss: of explicit triplets under a Mahalanobis metric, and of all triplets of a labelled batch.
 
 References
 ----------
@@ -7,16 +7,22 @@ Wang, Zhou, Wen, Liu, Lin: Deep metric learning with angular loss. ICCV 2017.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from semimetric.encoders import unit_features
 from semimetric.errors import InputError
 from semimetric.metric.angular import row_margins, triangle_rows
+from semimetric.mining.labelled import check_batch, labelled_masks
 
 Reduction = Literal["sum", "mean", "none"]
+
+LARGEST_ANGLE = 80.0
+"""Of the batch form, in degrees: its exponents stay within 16 tan(alpha)^2 = 515, which float64 can hold."""
 
 
 def angular_loss(
@@ -62,6 +68,53 @@ def angular_margins(embeddings: Tensor, triplets: Tensor, factor: Tensor | None 
     points = embeddings if factor is None else embeddings @ factor.to(embeddings.dtype)
     anchor, positive, negative = points[triplets].unbind(1)
     return row_margins(triangle_rows(anchor, positive, negative, alpha))
+
+
+def batch_angular_loss(embeddings: Tensor, targets: Tensor, alpha: float = 40.0, constant: bool = False) -> Tensor:
+    """Mean over all ordered pairs of one class of log(1 + sum over negatives n of exp(f_apn)), 0-d.
+
+    For rows e of unit length and t = tan(alpha)^2,
+
+        f_apn = 4 t (e_a + e_p) . e_n - 2 (1 + t) e_a . e_p            (+ 2 - 6 t where ``constant``),
+
+    with the constant the margin ||e_a - e_p||^2 - 4 t ||e_n - (e_a + e_p)/2||^2 of ``angular_margins``. The two of a
+    pair have the same negatives, so that the sum is exp(-2 (1 + t) e_a . e_p) times an entry of E E^T,
+    E_an = exp(4 t e_a . e_n) for negatives and 0 else: nothing of size n^3 is made. The products of unit rows bound
+    the exponents, and in float64, in which this is computed, none of them over- or underflows up to 80 degrees.
+
+    Parameters
+    ----------
+    embeddings : (n, d)
+        Scaled to unit length here, a zero row stays zero; gradients flow to them.
+    targets : (n,) int64
+        Classes; an unlabelled row, -1, takes no part. Without a pair of one class, or without an example of another,
+        the loss is 0 and so is its gradient.
+    alpha : float
+        Upper bound of the angle at the negative, in degrees, above 0 and at most 80.
+    constant : bool
+        Keep the term 2 - 6 t, which is the same for all triplets and vanishes at 30 degrees.
+
+    Returns
+    -------
+    0-d, of the embeddings' type, float32 for narrower ones.
+    """
+    check_angle(alpha)
+    check_batch(embeddings, targets)
+    rows = unit_features(embeddings.double())
+    positive, negative = labelled_masks(targets)
+    t = math.tan(math.radians(alpha)) ** 2
+    similarities = rows @ rows.T
+    repulsion = (4 * t * similarities).exp() * negative
+    attraction = ((2 - 6 * t) * constant - 2 * (1 + t) * similarities).exp()
+    losses = torch.log1p((repulsion @ repulsion.T) * attraction) * positive
+    mean = losses.sum() / positive.sum().clamp(min=1)
+    return mean.to(torch.promote_types(embeddings.dtype, torch.float32))
+
+
+def check_angle(alpha: float) -> None:
+    """Refuse angles that the batch form cannot compute with."""
+    if not 0.0 < alpha <= LARGEST_ANGLE:
+        raise InputError(f"alpha is {alpha}; it must be an angle in degrees above 0 and at most {LARGEST_ANGLE:g}.")
 
 
 def _check(embeddings: Tensor, triplets: Tensor, factor: Tensor | None) -> None:

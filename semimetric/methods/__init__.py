@@ -6,17 +6,40 @@ from typing import Any
 
 from semimetric.checks import check_choice
 from semimetric.methods.affinity_triplets import AffinityTriplets
+from semimetric.methods.angular import Angular
 from semimetric.methods.apit import APIT
 from semimetric.methods.apllr import APLLR
 from semimetric.methods.base import Constraints, Method, Needs
 from semimetric.methods.consensus import Consensus
+from semimetric.methods.deepcluster import DeepCluster
+from semimetric.methods.exemplar import Exemplar
+from semimetric.methods.instance import Instance
 from semimetric.methods.isdml import ISDML
 from semimetric.methods.lrml import LRML
+from semimetric.methods.rotation import Rotation
 from semimetric.methods.seraph import SERAPH
+from semimetric.methods.synthetic import Synthetic
+from semimetric.methods.triplet import SemiHardTriplets
 from semimetric.settings import build_settings
 
 METHODS: dict[str, type[Method[Any]]] = {
-    method.name: method for method in (Consensus, AffinityTriplets, LRML, SERAPH, ISDML, APLLR, APIT)
+    method.name: method
+    for method in (
+        Consensus,
+        AffinityTriplets,
+        LRML,
+        SERAPH,
+        ISDML,
+        APLLR,
+        APIT,
+        SemiHardTriplets,
+        Angular,
+        Exemplar,
+        Rotation,
+        Instance,
+        DeepCluster,
+        Synthetic,
+    )
 }
 
 

@@ -16,7 +16,7 @@ from semimetric.checks import check_choice, check_fraction
 from semimetric.errors import InputError
 from semimetric.graph import graph_modes, nearest_neighbors, neighbor_density, propagate_affinities
 from semimetric.losses import angular_loss, angular_margins
-from semimetric.methods.base import Method, Needs, check_neighbor_count
+from semimetric.methods.base import Method, Needs, check_neighbor_count, random_projection
 from semimetric.metric import Euclidean, Geometry, Metric, Stiefel, minimize_angular
 from semimetric.mining import mine_triplets, triplet_shares
 from semimetric.settings import setting
@@ -91,12 +91,7 @@ class AffinityTriplets(Method[Triplets]):
 
     def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
         """A random orthonormal L, as in the paper."""
-        if self.settings.components > width:
-            raise InputError(
-                f"components must be at most the encoder's output width ({width}), got {self.settings.components}. "
-                "Ask for fewer components or use a wider encoder."
-            )
-        return Metric.random_orthonormal(width, self.settings.components, generator)
+        return random_projection(width, self.settings.components, generator)
 
     def check_working_set(self, labelled: int, unlabelled: int) -> None:
         """Every example needs k others."""

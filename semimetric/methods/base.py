@@ -23,10 +23,17 @@ class Needs:
     unlabelled: bool
     graph: bool
     views: bool = False
+    images: bool = False
 
     def words(self) -> str:
         """The needs as a short list for tables."""
-        names = {"labels": self.labels, "unlabelled data": self.unlabelled, "graph": self.graph, "views": self.views}
+        names = {
+            "labels": self.labels,
+            "unlabelled data": self.unlabelled,
+            "graph": self.graph,
+            "views": self.views,
+            "images": self.images,
+        }
         return ", ".join(name for name, needed in names.items() if needed) or "nothing"
 
 
@@ -68,6 +75,9 @@ class Method(nn.Module, ABC, Generic[C]):
     dataclasses of tensors of the same shapes; ``capturable_metric`` says the same of ``update_metric``. A GPU may then
     record a step, with the metric's update where that belongs to it, and replay it.
 
+    ``follows_examples`` says that row i of the working set must be the same example in every epoch: the working set is
+    then all examples, in their order, and there are no partitions.
+
     ``learns_without_network`` says that ``update_metric`` alone learns something from labels, on fixed vectors.
 
     A guard is a departure from the method as it is written that keeps its problem solvable: a capped weight, a
@@ -80,6 +90,7 @@ class Method(nn.Module, ABC, Generic[C]):
     needs: ClassVar[Needs]
     capturable_loss: ClassVar[bool] = False
     capturable_metric: ClassVar[bool] = False
+    follows_examples: ClassVar[bool] = False
     learns_without_network: ClassVar[bool] = True
     Settings: ClassVar[type[Any]]
     settings: Any
@@ -105,8 +116,8 @@ class Method(nn.Module, ABC, Generic[C]):
             return
         if len(known) == 0:
             raise InputError(
-                f"method {self.name!r} needs labels and there is none: every label is -1. "
-                "Label a few examples of each class."
+                f"method {self.name!r} needs labels and there is none: every label is -1. Label a few examples of each "
+                "class, or use a method that needs none, such as 'instance'."
             )
         if len(torch.unique(known)) < 2:
             raise InputError(
@@ -120,9 +131,15 @@ class Method(nn.Module, ABC, Generic[C]):
         Inputs are preprocessed examples (N, ...); what the method cannot use is refused here. Most methods have none.
         """
 
-    @abstractmethod
+    def begin_epoch(self, epoch: int) -> None:
+        """Called before the constraints of each epoch, counted from 1, are asked for.
+
+        Random numbers of an epoch may be drawn here, from torch's own generator, which training seeds and keeps.
+        """
+
     def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
-        """The metric to start from, for features of ``width`` dimensions."""
+        """The metric to start from, for features of ``width`` dimensions; Euclidean distance unless there is more."""
+        return Metric.identity(width)
 
     def check_working_set(self, labelled: int, unlabelled: int) -> None:
         """Refuse, before training, working sets of so many examples if they are too small; any size will do here."""
@@ -138,9 +155,12 @@ class Method(nn.Module, ABC, Generic[C]):
     def constraints(self, features: Tensor, labels: Tensor) -> C:
         """What does this working set tell us? No gradients."""
 
-    @abstractmethod
     def update_metric(self, metric: Metric, features: Tensor, constraints: C) -> Metric:
-        """Encoder fixed: the new metric, from the features of ``constraints.nodes`` (no gradients)."""
+        """Encoder fixed: the new metric, from the features of ``constraints.nodes`` (no gradients).
+
+        A method that trains the encoder alone keeps the metric as it is.
+        """
+        return metric
 
     @abstractmethod
     def loss(self, metric: Metric, features: Tensor, constraints: C) -> Tensor:
@@ -165,6 +185,16 @@ class Method(nn.Module, ABC, Generic[C]):
 
         ``active_share``, where a method has it, is the share of violated constraints; training watches it.
         """
+
+
+def random_projection(width: int, components: int, generator: torch.Generator) -> Metric:
+    """A random orthonormal L (width, components), or Euclidean distance of all dimensions where components is 0."""
+    if components > width:
+        raise InputError(
+            f"components must be at most the encoder's output width ({width}), got {components}. "
+            "Ask for fewer components or use a wider encoder."
+        )
+    return Metric.random_orthonormal(width, components, generator) if components else Metric.identity(width)
 
 
 def check_neighbor_count(k: int, size: int) -> None:

@@ -10,23 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from semimetric.checks import check_choice, check_fraction, check_not_negative, check_positive
-from semimetric.data import Augmentation, augment, augmentation_for, check_augmentation
+from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, Views, preset_views
 from semimetric.errors import InputError
 from semimetric.graph import Posteriors, class_posteriors, nearest_neighbors, upper_quartiles
 from semimetric.losses import contrastive_loss
-from semimetric.methods.base import Method, Needs, check_neighbor_count
+from semimetric.methods.base import Method, Needs, check_neighbor_count, random_projection
+from semimetric.methods.baseline import head_logits
 from semimetric.metric import Metric
 from semimetric.settings import setting
-
-SHARPNESS = 16.0
-"""Unit features times this go into the head, whose logits could not tell classes apart otherwise."""
 
 SMALLEST_SHARE = 1e-6
 """Neither graph nor head rules a class out altogether in their geometric mean."""
@@ -106,11 +103,7 @@ class ConsensusSettings:
     veto: bool = setting(
         True, "Let an example count less where the graph is less sure than at most of those named alike."
     )
-    augmentation: Literal["auto", "digits", "objects", "photos", "vectors", "none"] = setting(
-        "auto",
-        "Views: of digits (never mirrored), objects, colour photos or vectors, or none; auto takes grey images for "
-        "digits and colour ones for photos.",
-    )
+    augmentation: ViewKind = setting("auto", VIEW_HELP)
     selective: bool = setting(
         True, "Count only examples that are at least as sure as the mean of those taken for the same class."
     )
@@ -133,7 +126,7 @@ class ConsensusSettings:
             check_not_negative(getattr(self, name), name)
         for name in ("contrast_temperature", "instance_temperature"):
             check_positive(getattr(self, name), name)
-        check_choice(self.augmentation, ("auto", "digits", "objects", "photos", "vectors", "none"), "augmentation")
+        check_choice(self.augmentation, VIEW_KINDS, "augmentation")
 
 
 class Consensus(Method[Agreement]):
@@ -150,8 +143,7 @@ class Consensus(Method[Agreement]):
     head: nn.Linear
     classes: Tensor
     steps: Tensor
-    centre: Tensor
-    spread: Tensor
+    make_views: Views
 
     def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """A head for the classes that have labels, and the views that fit the inputs."""
@@ -161,33 +153,11 @@ class Consensus(Method[Agreement]):
         nn.init.zeros_(self.head.bias)
         self.register_buffer("classes", classes)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        augmentations = self._augmentations(inputs)
-        self._weak: Augmentation | None = augmentations[0]
-        self._strong: Augmentation | None = augmentations[1]
-        columns = inputs.ndim == 2
-        self.register_buffer("centre", inputs.mean(0) if columns else torch.zeros(()))
-        self.register_buffer("spread", inputs.std(0).clamp_min(1e-12) if columns else torch.ones(()))
-
-    def _augmentations(self, inputs: Tensor) -> tuple[Augmentation, Augmentation] | tuple[None, None]:
-        kind = self.settings.augmentation
-        if kind == "none":
-            return None, None
-        if kind == "auto":
-            kind = "vectors" if inputs.ndim == 2 else ("photos" if inputs.shape[1] == 3 else "digits")
-        weak, strong = augmentation_for(kind, "weak"), augmentation_for(kind, "strong")
-        check_augmentation(strong, inputs.shape)
-        return weak, strong
+        self.make_views = preset_views(inputs, self.settings.augmentation, ("weak", "strong"))
 
     def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
         """Euclidean distance of the features; with ``components``, of a random projection until the first epoch."""
-        if self.settings.components > width:
-            raise InputError(
-                f"components must be at most the encoder's output width ({width}), got {self.settings.components}. "
-                "Ask for fewer components or use a wider encoder."
-            )
-        if self.settings.components == 0:
-            return Metric.identity(width)
-        return Metric.random_orthonormal(width, self.settings.components, generator)
+        return random_projection(width, self.settings.components, generator)
 
     def check_working_set(self, labelled: int, unlabelled: int) -> None:
         """Every example needs k others."""
@@ -195,11 +165,8 @@ class Consensus(Method[Agreement]):
 
     def views(self, inputs: Tensor) -> Tensor:
         """A weak view of every example, then a strong one of every example; without augmentation itself twice."""
-        if self._weak is None or self._strong is None:
-            return torch.cat([inputs, inputs])
-        scaled = (inputs - self.centre) / self.spread  # of vectors; images are scaled already, as a whole
-        views = torch.cat([augment(scaled, self._weak), augment(scaled, self._strong)])
-        return views * self.spread + self.centre
+        views: Tensor = self.make_views(inputs)
+        return views
 
     @torch.no_grad()
     def constraints(self, features: Tensor, labels: Tensor) -> Agreement:
@@ -245,8 +212,7 @@ class Consensus(Method[Agreement]):
         return self._logits(features).double().softmax(1)
 
     def _logits(self, features: Tensor) -> Tensor:
-        logits: Tensor = self.head(SHARPNESS * features.to(self.head.weight.dtype))
-        return logits
+        return head_logits(self.head, features)
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: Agreement) -> Metric:
         """The principal components of the features, or Euclidean distance as it is."""

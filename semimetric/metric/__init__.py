@@ -31,6 +31,7 @@ from semimetric.metric.mahalanobis import Metric, near_isometry
 from semimetric.metric.priors import likelihood_ratio_prior
 from semimetric.metric.rules import CGResult
 from semimetric.metric.scatters import PairScatters, pair_means, pair_scatters, weighted_energy, weighted_scatter
+from semimetric.metric.whiten import whitening
 
 __all__ = [
     "AngularProblem",
@@ -63,4 +64,5 @@ __all__ = [
     "retract",
     "weighted_energy",
     "weighted_scatter",
+    "whitening",
 ]

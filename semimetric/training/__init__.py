@@ -1,6 +1,6 @@
 """Algorithm 1 and everything around it."""
 
-from semimetric.training.data import TrainingData, check_needs
+from semimetric.training.data import TrainingData, data_for
 from semimetric.training.device import choose_device
 from semimetric.training.pretrain import pretrain
 from semimetric.training.progress import Progress, Silent, TrainingWarning
@@ -18,8 +18,8 @@ __all__ = [
     "TrainingResult",
     "TrainingSettings",
     "TrainingWarning",
-    "check_needs",
     "choose_device",
+    "data_for",
     "load_model",
     "model_tensors",
     "pretrain",

@@ -6,7 +6,7 @@ example, does not follow every batch (A. Tarvainen, H. Valpola, "Mean teachers a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +16,19 @@ YOUNG = 10.0
 
 
 class RunningAverage:
-    """Averages of all floating-point state of some modules.
+    """Averages of all floating-point state of some modules, and of the parameters alone of others.
+
+    The buffers of the others are left to them: a bank of embeddings, or what a metric step found, is no weight of a
+    step.
 
     Outside of ``swap`` pairs the modules hold the averages and ``others`` the weights that steps work on; ``swap``
     exchanges the two in place, so that a recorded step finds its tensors where they were.
     """
 
-    def __init__(self, modules: list[nn.Module], keep: float) -> None:
+    def __init__(self, modules: list[nn.Module], keep: float, parameters_only: Sequence[nn.Module] = ()) -> None:
         self._keep = keep
         state = [tensor for module in modules for tensor in module.state_dict().values()]
+        state += [parameter.detach() for module in parameters_only for parameter in module.parameters()]
         floating = [tensor for tensor in state if tensor.is_floating_point()]
         self._held = list({tensor.data_ptr(): tensor for tensor in floating}.values())  # tied weights are held once
         self.others = [tensor.detach().clone() for tensor in self._held]

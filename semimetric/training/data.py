@@ -1,4 +1,4 @@
-"""What a training run works on, checked against what its method needs."""
+"""What a training run works on, as its method may see it."""
 
 from __future__ import annotations
 
@@ -74,11 +74,23 @@ def _check_inputs(inputs: Any, name: str) -> Tensor:
     return tensor.float()
 
 
-def check_needs(method: Method[Any], data: TrainingData) -> None:
-    """Refuse, before anything is trained or written, data that the method cannot use."""
+def data_for(method: Method[Any], data: TrainingData) -> TrainingData:
+    """What the method may see of the data; what it cannot use is refused before anything is trained or written.
+
+    A method that needs no labels gets none, one that needs no unlabelled examples gets none of those. Validation data
+    stays as it is: it chooses a model and trains none.
+    """
     method.check_labels(data.labels)
-    if method.needs.unlabelled and len(data.unlabelled) == 0:
+    if not method.needs.labels:
+        return dataclasses.replace(data, labels=torch.full_like(data.labels, -1))
+    if not method.needs.unlabelled:
+        rows = data.labelled
+        classes = None if data.classes is None else data.classes[rows]
+        return dataclasses.replace(data, inputs=data.inputs[rows], labels=data.labels[rows], classes=classes)
+    if len(data.unlabelled) == 0:
         raise InputError(
             f"method {method.name!r} learns from unlabelled examples and there is none: no label is -1. "
-            "Add unlabelled examples, or ask for fewer labels per class."
+            "Add unlabelled examples, ask for fewer labels per class, or use a method that learns from labelled ones "
+            "alone, such as 'triplet'."
         )
+    return data

@@ -25,8 +25,8 @@ class PartitionSchedule:
         return len(self._unlabelled) // pieces if pieces else 0
 
     def for_epoch(self, epoch: int) -> Tensor:
-        """Rows of the unlabelled examples of ``epoch`` (counted from 1, asked for in order)."""
-        if (epoch - 1) % self._epochs_each == 0:
+        """Rows of the unlabelled examples of ``epoch`` (counted from 1, asked for in order), none if there are none."""
+        if len(self._unlabelled) and (epoch - 1) % self._epochs_each == 0:
             if not self._waiting:
                 self._waiting = partitions(self._unlabelled, self._size, self._generator)
             self._current = self._waiting.pop(0)

@@ -49,6 +49,11 @@ def check_selectable(selection: str, labels: Tensor, has_validation: bool) -> No
             "Set a validation share, or select on the labels."
         )
     known = labels[labels >= 0]
+    if selection == "labels" and len(known) == 0:
+        raise InputError(
+            "selection 'labels' needs labels, and the method sees none. "
+            "Withhold a validation share, or use selection 'last'."
+        )
     if selection == "labels" and int(torch.unique(known, return_counts=True)[1].max()) < 2:
         raise InputError(
             "selection 'labels' needs a class with at least 2 labelled examples, and every class has 1. "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -108,6 +109,12 @@ class TrainingStep:
             yield from (value for value in values.values() if isinstance(value, Tensor))
         if self.average is not None:
             yield from self.average.changed()
+
+
+def batched(items: Iterator[Any], count: int) -> Iterator[list[Any]]:
+    """The items in lists of ``count``, fewer in the last."""
+    while batch := list(islice(items, count)):
+        yield batch
 
 
 def check_not_diverged(features: Tensor) -> None:

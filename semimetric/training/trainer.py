@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from semimetric.graph import Posteriors
 from semimetric.methods import Method
 from semimetric.metric import Metric
 from semimetric.training.average import RunningAverage
-from semimetric.training.data import TrainingData, check_needs
+from semimetric.training.data import TrainingData, data_for
 from semimetric.training.held_back import HeldBack, fewest_labels
 from semimetric.training.optimizer import (
     build_optimizer,
@@ -42,7 +42,7 @@ from semimetric.training.run import Run
 from semimetric.training.schedule import PartitionSchedule
 from semimetric.training.selection import Score, check_selectable, labels_score, validation_score
 from semimetric.training.settings import TrainingSettings
-from semimetric.training.step import TrainingStep, check_not_diverged
+from semimetric.training.step import TrainingStep, batched, check_not_diverged
 from semimetric.training.watch import SINGLE_POINT, Watch
 
 PROBE_SIZE = 2000
@@ -88,7 +88,7 @@ class Trainer:
     ) -> None:
         if not isinstance(encoder, nn.Module):
             raise InputError(f"encoder must be a torch.nn.Module that returns (N, d), got {type(encoder).__name__}.")
-        check_needs(method, data)
+        data = data_for(method, data)
         self.device = torch.device(device)
         self.data = data.to(self.device)
         self.encoder = encoder.to(self.device)
@@ -99,12 +99,12 @@ class Trainer:
         self.progress: Progress = progress or Silent()
         self.generator = torch.Generator().manual_seed(seed)
         width = output_width(self.encoder, self.data.inputs)
+        self.metric = method.initial_metric(width, self.generator).to(self.device)
         method.prepare(self.data.inputs, self.data.labels, width, self.generator)
         self.method.to(self.device)
-        self.metric = method.initial_metric(width, self.generator).to(self.device)
         self.optimizer = build_optimizer(settings, list(self.encoder.parameters()), list(self.method.parameters()))
         averaged = settings.average > 0 and settings.lr > 0
-        self.average = RunningAverage([self.encoder, self.method], settings.average) if averaged else None
+        self.average = RunningAverage([self.encoder], settings.average, [self.method]) if averaged else None
         self.step = self._build_step()
         self.held_back = self._hold_back()
         check_selectable(settings.selection, data.labels[self.learned_rows().cpu()], data.validation_inputs is not None)
@@ -204,7 +204,8 @@ class Trainer:
         began = time.perf_counter()
         epoch = self.epoch + 1
         self.progress.stage("graph")
-        rows = torch.cat([self.data.labelled, self.schedule.for_epoch(epoch).to(self.device)])
+        rows = self._working_set(epoch)
+        self.method.begin_epoch(epoch)
         labels = self.held_back.labels(epoch) if self.held_back else self.data.labels
         features = self._features(self.data.inputs[rows])
         constraints = self.method.constraints(features, labels[rows])
@@ -219,6 +220,12 @@ class Trainer:
         record |= self.method.in_use()
         self.epoch = epoch
         self._finish_epoch(record, began)
+
+    def _working_set(self, epoch: int) -> Tensor:
+        """Rows of the examples that an epoch works on."""
+        if self.method.follows_examples:
+            return torch.arange(len(self.data.inputs), device=self.device)
+        return torch.cat([self.data.labelled, self.schedule.for_epoch(epoch).to(self.device)])
 
     def _judge(self, epoch: int, rows: Tensor, features: Tensor) -> dict[str, float]:
         """Let the held-back labels judge the pseudo-labels when they are unknown for the last time."""
@@ -375,12 +382,6 @@ class Trainer:
         best_tensors, best = run.read_tensors("model.safetensors")
         self.best = Best(best["epoch"], tuple(best["score"]), best_tensors)
         run.forget_after(self.epoch)
-
-
-def batched(items: Iterator[Any], count: int) -> Iterator[list[Any]]:
-    """The items in lists of ``count``, fewer in the last."""
-    while batch := list(islice(items, count)):
-        yield batch
 
 
 def model_tensors(encoder: nn.Module, metric: Metric) -> dict[str, Tensor]:

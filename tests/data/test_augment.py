@@ -9,11 +9,8 @@ from helpers.views import ALWAYS, EVERYTHING, OPTIONAL, pictures, same_picture, 
 from scipy import ndimage
 from torch import Tensor
 
-from semimetric.data.augment import (
-    STRONG,
-    Augmentation,
-    augment,
-)
+from semimetric.data.augment import Augmentation, augment
+from semimetric.data.views import STRONG
 
 
 def fits(x: Tensor, y: Tensor) -> Tensor:

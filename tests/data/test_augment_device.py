@@ -13,13 +13,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from semimetric.data.augment import (
-    STRONG,
-    Augmentation,
-    augment,
-    augmentation_for,
-    rotate_quarters,
-)
+from semimetric.data.augment import Augmentation, augment, rotate_quarters
+from semimetric.data.views import STRONG, augmentation_for
 from semimetric.errors import InputError
 from semimetric.metric import GraphedFunction
 

@@ -9,15 +9,8 @@ import pytest
 import torch
 from helpers.views import ALWAYS, EVERYTHING, KINDS, OPTIONAL, STRENGTHS, pictures, seeded
 
-from semimetric.data.augment import (
-    STRONG,
-    WEAK,
-    Augmentation,
-    augment,
-    augmentation_for,
-    check_augmentation,
-    rotate_quarters,
-)
+from semimetric.data.augment import Augmentation, augment, check_augmentation, rotate_quarters
+from semimetric.data.views import STRONG, WEAK, augmentation_for
 from semimetric.errors import InputError
 
 
@@ -35,12 +28,13 @@ def test_strong_views_are_further_from_the_example(kind: str) -> None:
 def test_presets_are_what_they_are_said_to_be() -> None:
     assert augmentation_for("digits", "weak").flip == augmentation_for("digits", "strong").flip == 0
     assert augmentation_for("objects", "weak") == Augmentation(flip=0.5, shift=0.125)
-    assert augmentation_for("objects", "strong").operations == 2
-    assert augmentation_for("objects", "strong").cutout == 0.5
+    assert augmentation_for("objects", "strong").operations == 0
+    assert augmentation_for("objects", "strong").scale == 0.6
+    assert augmentation_for("objects", "strong").cutout == 0.25
     assert augmentation_for("vectors", "weak") == Augmentation(noise=0.05)
     assert augmentation_for("vectors", "strong") == Augmentation(noise=0.15, drop=0.2)
     assert list(WEAK) == list(STRONG) == KINDS
-    with pytest.raises(InputError, match="kind must be one of digits, objects, photos, vectors, got 'faces'"):
+    with pytest.raises(InputError, match="kind must be one of digits, objects, vectors, got 'faces'"):
         augmentation_for("faces", "weak")
     with pytest.raises(InputError, match="strength must be one of weak, strong, got 'medium'"):
         augmentation_for("digits", "medium")

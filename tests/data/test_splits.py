@@ -50,7 +50,7 @@ def test_more_labels_keep_the_earlier_ones() -> None:
     ("labels", "per_class", "share", "message"),
     [
         (LABELS, 19, 0.1, "Class 0 has 20 examples, too few: 19 labelled and 2 validation"),
-        (LABELS, 0, 0.1, "labels_per_class must be at least 1, but is 0"),
+        (LABELS, -1, 0.1, "labels_per_class must be at least 0, but is -1"),
         (LABELS, 1, 1.0, "validation_share .* is 1.0"),
         (LABELS, 1, -0.1, "validation_share .* is -0.1"),
         (LABELS, 1, float("nan"), "validation_share .* is nan"),
@@ -90,3 +90,9 @@ def test_partitions_of_nothing_and_of_no_size() -> None:
     assert partitions(torch.arange(0), 5, generator) == []
     with pytest.raises(InputError, match="size must be at least 1, but is 0"):
         partitions(torch.arange(3), 0, generator)
+
+
+def test_no_labels_at_all_leave_everything_unlabelled() -> None:
+    split = split_examples(LABELS, 0, 0.0, 0)
+    assert len(split.labelled) == 0
+    assert torch.equal(split.unlabelled, torch.arange(len(LABELS)))

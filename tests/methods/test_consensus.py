@@ -15,7 +15,8 @@ from semimetric.errors import InputError
 from semimetric.graph import class_posteriors, nearest_neighbors
 from semimetric.losses.contrastive import FLOOR
 from semimetric.methods import build_method
-from semimetric.methods.consensus import SHARPNESS, SMALLEST_SHARE, Agreement, Consensus, certainty, geometric_mean
+from semimetric.methods.baseline import SHARPNESS
+from semimetric.methods.consensus import SMALLEST_SHARE, Agreement, Consensus, certainty, geometric_mean
 from semimetric.metric import Metric
 from semimetric.presets import training_settings
 from semimetric.training import Trainer, TrainingData, TrainingWarning
@@ -299,13 +300,14 @@ def test_a_batch_without_labels_has_a_loss() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "kind"),
-    [((20, 6), "vectors"), ((20, 1, 8, 8), "digits"), ((20, 2, 8, 8), "digits"), ((20, 3, 8, 8), "photos")],
+    [((20, 6), "vectors"), ((20, 1, 8, 8), "digits"), ((20, 2, 8, 8), "digits"), ((20, 3, 8, 8), "objects")],
 )
 def test_views_fit_the_inputs(shape: tuple[int, ...], kind: str) -> None:
     inputs = torch.randn(shape, generator=seeded())
     labels = torch.arange(20) % 4 - 1
     method = prepared(inputs, labels)
-    assert (method._weak, method._strong) == (augmentation_for(kind, "weak"), augmentation_for(kind, "strong"))
+    expected = (augmentation_for(kind, "weak"), augmentation_for(kind, "strong"))
+    assert method.make_views.augmentations == expected
     torch.manual_seed(0)
     views = method.views(inputs)
     torch.manual_seed(0)
@@ -319,7 +321,8 @@ def test_views_fit_the_inputs(shape: tuple[int, ...], kind: str) -> None:
 
 def test_named_views_win_over_the_shape() -> None:
     inputs, labels = torch.randn(20, 1, 8, 8, generator=seeded()), torch.arange(20) % 4 - 1
-    assert prepared(inputs, labels, augmentation="objects")._weak == augmentation_for("objects", "weak")
+    method = prepared(inputs, labels, augmentation="objects")
+    assert method.make_views.augmentations[0] == augmentation_for("objects", "weak")
     with pytest.raises(InputError, match="vectors know noise and drop alone"):
         prepared(inputs.flatten(1), labels, augmentation="digits")
 
@@ -412,7 +415,10 @@ def test_a_projection_is_learned_with_the_network() -> None:
         ({"components": -1}, "components must be a finite number of at least 0, got -1"),
         ({"contrast_temperature": 0.0}, "contrast_temperature must be a finite number above 0, got 0.0"),
         ({"instance_temperature": -0.1}, "instance_temperature must be a finite number above 0"),
-        ({"augmentation": "sounds"}, "augmentation must be one of auto, digits, objects, photos, vectors, none, got 'sounds'"),
+        (
+            {"augmentation": "sounds"},
+            "augmentation must be one of auto, digits, objects, vectors, none, got 'sounds'",
+        ),
         ({"temperature": 0.1}, "has no setting 'temperature'"),
     ],
 )

@@ -111,6 +111,23 @@ def test_several_modules_and_modules_without_weights() -> None:
     assert int(empty.steps) == 1
 
 
+def test_of_some_modules_the_parameters_alone_are_averaged() -> None:
+    encoder, method = network(), network()
+    average = RunningAverage([encoder], 0.9, [method])
+    buffers = sum(tensor.is_floating_point() for tensor in method.buffers())
+    assert len(average.others) == 2 * len(list(encoder.parameters())) + buffers
+    average.begin()
+    with torch.no_grad():
+        method[1].running_mean.add_(1.0)
+        method[0].weight.add_(1.0)
+    kept = method[1].running_mean.clone()
+    weight = method[0].weight.detach().clone()
+    average.follow()
+    average.swap()
+    assert torch.equal(method[1].running_mean, kept)
+    assert not torch.equal(method[0].weight, weight)
+
+
 def tied(between: bool) -> tuple[list[nn.Module], nn.ModuleList]:
     """Layers of which two share their weight, in one module or in two, and all of them in one."""
     torch.manual_seed(0)

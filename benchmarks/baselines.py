@@ -1,0 +1,92 @@
+"""Supervised and unsupervised baselines beside the semi-supervised methods: test set, mean and deviation over seeds.
+
+    python benchmarks/baselines.py --datasets mnist,fashion-mnist --data-dir DATA --workers 6 --out baselines.json
+    python benchmarks/baselines.py --rows instance,deepcluster --datasets cifar10 --data-dir DATA --workers 3
+
+All train the same network to an embedding of the same width, with the settings of the default preset; those of the
+baselines were chosen with ``--validate``, which withholds 15 % of each training class, scores the last model on it and
+does not touch the test set. Otherwise the test set is scored once before training and once after. What ``--out`` holds
+already is kept and not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from consensus import spread
+from jobs import Job, changes, machine, run_jobs, what_is_left, write_result
+
+from semimetric.paper.published import COLUMNS
+
+ROWS = (
+    "triplet",
+    "angular",
+    "exemplar",
+    "rotation",
+    "instance",
+    "deepcluster",
+    "synthetic",
+    "affinity-triplets",
+    "consensus",
+)
+WIDTH = {"digits": 32, "mnist": 64, "fashion-mnist": 64, "cifar10": 32}
+"""Dimensions of every embedding: those that the paper's method keeps."""
+
+
+def job(dataset: str, method: str, seed: int, entries: list[str], validate: bool) -> Job:
+    """One run at the width of its dataset, with the settings of ``--set`` that concern the dataset or the method."""
+    settings = {"components": WIDTH[dataset]} | changes(entries, dataset) | changes(entries, method)
+    return Job(dataset, method, seed, "default", settings, f"{dataset} {method}", validate=validate)
+
+
+def table(outcomes: list[dict[str, Any]]) -> list[list[str]]:
+    """Two lines for each dataset and method: its own start, and its end."""
+    lines = [["dataset", "row", "seeds", "NMI", "R@1", "R@2", "R@4", "R@8", "seconds"]]
+    for label in sorted({outcome["label"] for outcome in outcomes}, key=order):
+        mine = [outcome for outcome in outcomes if outcome["label"] == label]
+        dataset, method = label.split(" ")
+        seconds = spread([outcome["wall"] for outcome in mine], 0)
+        for when, name, last in (("initial", f"Initial of {method}", ""), ("final", method, seconds)):
+            scores = [spread([100 * outcome[when][column] for outcome in mine]) for column in COLUMNS]
+            lines.append([dataset, name, str(len(mine)), *scores, last])
+    return lines
+
+
+def order(label: str) -> tuple[int, int]:
+    """Datasets and methods in the order in which they are listed."""
+    dataset, method = label.split(" ")
+    return list(WIDTH).index(dataset), ROWS.index(method)
+
+
+def main() -> None:
+    """Run all jobs, print the table, write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--datasets", default="mnist,fashion-mnist,cifar10", help=f"of {', '.join(WIDTH)}")
+    parser.add_argument("--rows", default=",".join(ROWS), help="methods")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--set", action="append", default=[], help="[DATASET or METHOD:]NAME=VALUE, for a change")
+    parser.add_argument("--validate", action="store_true", help="score withheld training examples instead")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    wanted = [
+        job(dataset, method, int(seed), args.set, args.validate)
+        for dataset in args.datasets.split(",")
+        for method in args.rows.split(",")
+        for seed in args.seeds.split(",")
+    ]
+    outcomes, jobs = what_is_left(wanted, args.out)
+    for outcome in run_jobs(jobs, args.data_dir, args.device, args.workers, args.threads):
+        outcomes.append(outcome)
+        facts = machine() | {"workers": args.workers, "threads": args.threads}
+        write_result(args.out, facts | {"table": table(outcomes), "jobs": outcomes})
+    print("\n".join("| " + " | ".join(line) + " |" for line in table(outcomes)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""What an encoder sees of a batch: one view of every example for each augmentation, or the examples themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from semimetric.checks import check_choice
+from semimetric.data.augment import Augmentation, augment, check_augmentation
+
+AugmentationKind = Literal["digits", "objects", "vectors"]
+AugmentationStrength = Literal["weak", "strong"]
+ViewKind = Literal["auto", "digits", "objects", "vectors", "none"]
+VIEW_KINDS: tuple[ViewKind, ...] = ("auto", "digits", "objects", "vectors", "none")
+VIEW_HELP = (
+    "Views: of digits (never mirrored), objects or vectors, or none; auto takes grey images for digits and colour ones "
+    "for objects."
+)
+
+
+WEAK: Mapping[str, Augmentation] = {
+    "digits": Augmentation(shift=1 / 14),
+    "objects": Augmentation(flip=0.5, shift=1 / 8),
+    "vectors": Augmentation(noise=0.05),
+}
+"""Views that hardly anyone would call another picture."""
+
+STRONG: Mapping[str, Augmentation] = {
+    "digits": Augmentation(shift=1 / 8, rotate=20.0, scale=0.3, shear=0.25, cutout=3 / 8),
+    "objects": Augmentation(
+        flip=0.5,
+        shift=1 / 8,
+        scale=0.6,
+        brightness=0.8,
+        contrast=0.8,
+        saturation=0.8,
+        grey=0.2,
+        cutout=1 / 4,
+    ),
+    "vectors": Augmentation(noise=0.15, drop=0.2),
+}
+"""Views that take some looking, of the same class still."""
+
+
+def augmentation_for(kind: AugmentationKind, strength: AugmentationStrength) -> Augmentation:
+    """The preset for digits (never mirrored), objects or standardised vectors."""
+    check_choice(kind, tuple(WEAK), "kind")
+    check_choice(strength, ("weak", "strong"), "strength")
+    return (WEAK if strength == "weak" else STRONG)[kind]
+
+
+class Views(nn.Module):
+    """Views of scaled inputs; vectors are disturbed in units of the deviation of each of their columns.
+
+    Parameters
+    ----------
+    inputs : Tensor
+        All training examples (N, ...): they say what the deviations are, and whether an augmentation has anything
+        to do.
+    augmentations : sequence
+        One for each view; None leaves the examples as they are, whatever their shape.
+    """
+
+    centre: Tensor
+    spread: Tensor
+
+    def __init__(self, inputs: Tensor, augmentations: Sequence[Augmentation | None]) -> None:
+        super().__init__()
+        for augmentation in augmentations:
+            if augmentation is not None:
+                check_augmentation(augmentation, inputs.shape)
+        self.augmentations = tuple(augmentations)
+        columns = inputs.ndim == 2
+        self.register_buffer("centre", inputs.mean(0) if columns else torch.zeros(()))
+        self.register_buffer("spread", inputs.std(0).clamp_min(1e-12) if columns else torch.ones(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Views (v n, ...) of examples (n, ...): all first views before all second ones."""
+        return torch.cat([self._view(inputs, augmentation) for augmentation in self.augmentations])
+
+    def _view(self, inputs: Tensor, augmentation: Augmentation | None) -> Tensor:
+        if augmentation is None:
+            return inputs
+        scaled = (inputs - self.centre) / self.spread  # of vectors; images are scaled already, as a whole
+        return augment(scaled, augmentation) * self.spread + self.centre
+
+
+def kind_of(inputs: Tensor) -> AugmentationKind:
+    """The kind of views that suits inputs of this shape where nobody says: digits are never mirrored."""
+    if inputs.ndim == 2:
+        return "vectors"
+    return "objects" if inputs.ndim == 4 and inputs.shape[1] == 3 else "digits"
+
+
+def preset_views(inputs: Tensor, kind: ViewKind, strengths: Sequence[AugmentationStrength]) -> Views:
+    """A view of each strength, of the kind that is named or suits the inputs."""
+    check_choice(kind, VIEW_KINDS, "augmentation")
+    if kind == "none":
+        return Views(inputs, [None] * len(strengths))
+    suited = kind_of(inputs) if kind == "auto" else kind
+    return Views(inputs, [augmentation_for(suited, strength) for strength in strengths])

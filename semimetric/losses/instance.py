@@ -1,0 +1,76 @@
+"""Which of N examples is this a view of? A softmax over the points in a bank, whole or against a few noise draws.
+
+References
+----------
+Wu, Xiong, Yu, Lin: Unsupervised feature learning via non-parametric instance discrimination. CVPR 2018.
+Gutmann, Hyvärinen: Noise-contrastive estimation. AISTATS 2010.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy, logsigmoid
+
+from semimetric.checks import check_positive
+from semimetric.errors import InputError
+
+
+def instance_loss(points: Tensor, bank: Tensor, targets: Tensor, temperature: float = 0.1) -> Tensor:
+    """Mean of -log p(t_i | v_i), with p(j | v) the softmax of <bank_j, v> / temperature over the whole bank, 0-d.
+
+    Parameters
+    ----------
+    points : (n, l)
+        Unit rows v; the gradient flows to them and never to the bank.
+    bank : (N, l)
+        Unit rows, of the points' type.
+    targets : (n,) int64
+        The row of the bank that each point is to be told as.
+    temperature : float
+        Above 0; the smaller, the more the nearest rows count.
+    """
+    return cross_entropy(scaled_cosines(points, bank, temperature), targets)
+
+
+def scaled_cosines(points: Tensor, bank: Tensor, temperature: float) -> Tensor:
+    """<v_i, bank_j> / temperature (n, N) of unit rows (n, l) and (N, l); the bank is a constant to the gradient."""
+    check_positive(temperature, "temperature")
+    if points.ndim != 2 or bank.ndim != 2 or points.shape[1] != bank.shape[1]:
+        raise InputError(
+            f"points have the shape {tuple(points.shape)} and the bank has {tuple(bank.shape)}; give matrices with as "
+            "many columns, (n, l) and (N, l)."
+        )
+    return points @ bank.detach().T / temperature
+
+
+def noise_contrastive_loss(own: Tensor, noise: Tensor, log_normaliser: Tensor, entries: int) -> Tensor:
+    """Mean surprise at taking the own row for an example's and m rows drawn uniformly from N for noise, 0-d.
+
+    With s = <row, v> / temperature a row has p = exp(s) / Z, and is the example's own rather than one of m noise draws
+    with probability h = p / (p + m / N), so that
+
+        loss = -(1/n) sum_i (log h(own_i) + sum_j log(1 - h(noise_ij))).
+
+    h is the logistic function of log p - log(m / N). Nothing is divided by, and nothing overflows, whatever the
+    temperature.
+
+    Parameters
+    ----------
+    own : (n,)
+        s of the own row of each example.
+    noise : (n, m)
+        s of the draws, which may happen to be the own row.
+    log_normaliser : 0-d
+        log Z, a constant to the gradient.
+    entries : int
+        N, the rows that noise is drawn from.
+    """
+    if own.ndim != 1 or noise.ndim != 2 or len(noise) != len(own) or noise.shape[1] == 0:
+        raise InputError(
+            f"own has the shape {tuple(own.shape)} and noise {tuple(noise.shape)}; give an entry and a row of at "
+            "least 1 draw for each example, (n,) and (n, m)."
+        )
+    even = log_normaliser.detach() + math.log(noise.shape[1] / entries)  # the s at which h is 1/2
+    return -(logsigmoid(own - even) + logsigmoid(even - noise).sum(1)).mean()

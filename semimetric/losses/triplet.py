@@ -1,0 +1,76 @@
+"""Triplet loss of a labelled batch, with semi-hard negatives.
+
+References
+----------
+Schroff, Kalenichenko, Philbin: FaceNet: a unified embedding for face recognition and clustering. CVPR 2015.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from semimetric.checks import check_positive
+from semimetric.encoders import unit_features
+from semimetric.errors import InputError
+from semimetric.mining.labelled import check_batch, labelled_masks, semi_hard_negatives
+
+
+def triplet_loss(embeddings: Tensor, targets: Tensor, draws: Tensor, margin: float = 0.2) -> Tensor:
+    """Mean over all ordered pairs of one class of max(0, d2(a, p) - d2(a, n) + margin), 0-d.
+
+    Distances are squared Euclidean ones of rows of unit length. Each pair has one negative n, chosen by
+    ``semi_hard_negatives``. The mean is over all pairs, those that keep the margin included, so that it falls when
+    triplets become easy. Without a pair of one class, or without an example of another, it is 0 and so is its gradient.
+
+    Parameters
+    ----------
+    embeddings : (n, d)
+        Scaled to unit length here, a zero row stays zero; gradients flow to them. Types narrower than float32 are
+        computed in float32; ``torch.autocast`` would undo that, so call the loss outside of it.
+    targets : (n,) int64
+        Classes; an unlabelled row, -1, takes no part.
+    draws : (n, n)
+        Uniform numbers in [0, 1) that choose the negative of each anchor (row) and positive (column). Values are
+        checked on a CPU only, because the check would wait for the device.
+    margin : float
+        Above 0.
+    """
+    violations, pairs = triplet_violations(embeddings, targets, draws, margin)
+    return violations.clamp(min=0).sum() / pairs.sum().clamp(min=1)
+
+
+def triplet_violations(
+    embeddings: Tensor, targets: Tensor, draws: Tensor, margin: float = 0.2
+) -> tuple[Tensor, Tensor]:
+    """Entries d2(a, p) - d2(a, n) + margin, and which of them are of triplets: two (n, n) matrices.
+
+    All other entries are 0. A triplet whose entry is positive violates the margin. Parameters as for ``triplet_loss``.
+    """
+    check_positive(margin, "margin")
+    check_batch(embeddings, targets)
+    _check_draws(draws, embeddings)
+    rows = unit_features(embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)))
+    squares = rows.square().sum(1)
+    distances = squares[:, None] + squares - 2 * rows @ rows.T
+    positive, negative = labelled_masks(targets)
+    pairs = positive & negative.any(1, keepdim=True)
+    chosen = distances.gather(1, semi_hard_negatives(distances, targets, draws, margin))
+    return torch.where(pairs, distances - chosen + margin, 0.0), pairs
+
+
+def _check_draws(draws: Tensor, embeddings: Tensor) -> None:
+    count = len(embeddings)
+    if draws.shape != (count, count) or not draws.is_floating_point():
+        raise InputError(
+            f"draws have the shape {tuple(draws.shape)} and the type {draws.dtype}; give a floating-point number for "
+            f"each anchor and positive, ({count}, {count})."
+        )
+    if draws.device != embeddings.device:
+        raise InputError(
+            f"draws are on {draws.device}, but the embeddings are on {embeddings.device}; move them there."
+        )
+    if draws.is_cpu and not bool(((draws >= 0) & (draws < 1)).all()):
+        raise InputError(
+            f"draws run from {float(draws.min())} to {float(draws.max())}; give numbers from 0 up to 1, exclusive."
+        )

@@ -1,0 +1,111 @@
+"""Every seed example is a class of its own, of which a network sees one random transformation at a time.
+
+What tells an example from all others however it is moved and recoloured is taken for what it shows. The page in
+``docs/methods`` says what replaces the transformations of the original.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from semimetric.checks import check_choice
+from semimetric.data import VIEW_HELP, VIEW_KINDS, Augmentation, ViewKind, Views, augmentation_for, kind_of
+from semimetric.errors import InputError
+from semimetric.methods.base import Needs
+from semimetric.methods.baseline import Baseline, BaselineSettings, Targets, head_logits, linear_head, unit_points
+from semimetric.metric import Metric
+from semimetric.settings import setting
+
+_GEOMETRY_AND_LIGHT = Augmentation(shift=0.2, rotate=20.0, scale=0.5, contrast=0.5, brightness=0.4)
+
+TRANSFORMATIONS: Mapping[str, Augmentation] = {
+    "digits": _GEOMETRY_AND_LIGHT,
+    "objects": replace(_GEOMETRY_AND_LIGHT, flip=0.5, saturation=0.8),
+    "vectors": augmentation_for("vectors", "strong"),
+}
+"""Moved as far as in the original; counterparts of its colours for scaled images, and mirroring, which is ours."""
+
+MOST_JUDGED = 2000
+"""Seeds, evenly spaced, on which the log of an epoch judges the head."""
+
+MOST_LOGITS = 10_000_000
+"""Numbers that judging holds at a time, 40 MB of them."""
+
+
+@dataclass(frozen=True)
+class ExemplarSettings(BaselineSettings):
+    """Hyper-parameters; 8000 surrogate classes are usual in the original."""
+
+    exemplars: int = setting(8000, "Seed examples, each a class of its own, drawn at random; at most all examples.")
+    augmentation: ViewKind = setting("auto", VIEW_HELP)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.exemplars < 2:
+            raise InputError(f"exemplars must be at least 2, to be told from one another, got {self.exemplars}.")
+        check_choice(self.augmentation, VIEW_KINDS, "augmentation")
+
+
+class Exemplar(Baseline[Targets]):
+    """Cross-entropy of a linear head (d, N_e) over N_e seeds: O(b d N_e) for a batch of b, and b N_e numbers held."""
+
+    name = "exemplar"
+    summary = "every seed example a class of its own, under random transformations"
+    reference = "Dosovitskiy, Springenberg, Riedmiller and Brox, NIPS 2014"
+    needs = Needs(labels=False, unlabelled=True, graph=False, views=True)
+    capturable_loss = True
+    follows_examples = True
+    Settings = ExemplarSettings
+    settings: ExemplarSettings
+    head: nn.Linear
+    seeds: Tensor
+    make_views: Views
+
+    def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+        """Draw the seeds, (N_e,) rows of the inputs in their order, and build a head for them."""
+        drawn = torch.randperm(len(inputs), generator=generator)[: self.settings.exemplars]
+        self.register_buffer("seeds", drawn.sort().values)
+        self.head = linear_head(self.embedding_width(width), len(drawn), generator)
+        self.make_views = transformations(inputs, self.settings.augmentation)
+
+    def views(self, inputs: Tensor) -> Tensor:
+        """One random transformation of every example."""
+        views: Tensor = self.make_views(inputs)
+        return views
+
+    def constraints(self, features: Tensor, labels: Tensor) -> Targets:
+        """The same in every epoch: the i-th seed is to be told as i."""
+        return Targets(self.seeds, torch.arange(len(self.seeds), device=self.seeds.device))
+
+    def loss(self, metric: Metric, features: Tensor, constraints: Targets) -> Tensor:
+        """Mean cross-entropy of the seeds."""
+        return cross_entropy(self._logits(metric, features), constraints.targets)
+
+    def _logits(self, metric: Metric, features: Tensor) -> Tensor:
+        return head_logits(self.head, unit_points(metric, features))
+
+    @torch.no_grad()
+    def statistics(self, metric: Metric, features: Tensor, constraints: Targets) -> dict[str, float]:
+        """Loss and accuracy of the head on seeds as they are, untransformed."""
+        step = math.ceil(len(constraints) / MOST_JUDGED)
+        nodes, targets = constraints.nodes[::step], constraints.targets[::step]
+        chunk = max(1, MOST_LOGITS // len(constraints))
+        loss, right = 0.0, 0
+        for rows, own in zip(nodes.split(chunk), targets.split(chunk), strict=True):
+            logits = self._logits(metric, features[rows])
+            loss += float(cross_entropy(logits, own, reduction="sum"))
+            right += int((logits.argmax(1) == own).sum())
+        return {"exemplar_loss": loss / len(nodes), "exemplar_accuracy": right / len(nodes)}
+
+
+def transformations(inputs: Tensor, kind: ViewKind) -> Views:
+    """One view of every example, of the kind that is named or suits the inputs."""
+    if kind == "none":
+        return Views(inputs, [None])
+    return Views(inputs, [TRANSFORMATIONS[kind_of(inputs) if kind == "auto" else kind]])

@@ -1,0 +1,157 @@
+"""Every example is to be told from all others by a view of it, with their last embeddings in place of a head.
+
+The embeddings are kept in a bank with one row for each example. The page in ``docs/methods`` has the formulae.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from semimetric.checks import check_choice, check_not_negative, check_positive
+from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, Views, preset_views
+from semimetric.encoders import unit_features
+from semimetric.errors import InputError
+from semimetric.losses import instance_loss, noise_contrastive_loss, scaled_cosines
+from semimetric.methods.base import Needs
+from semimetric.methods.baseline import Baseline, BaselineSettings, Targets, unit_points
+from semimetric.metric import Metric
+from semimetric.settings import setting
+
+ENOUGH_DRAWS = 1000
+"""The normaliser is a mean over at least so many noise draws, of as many first batches as that takes."""
+
+MOST_JUDGED = 2000
+"""Examples, evenly spaced, that the log of an epoch looks up in the bank."""
+
+MOST_COSINES = 10_000_000
+"""Numbers that looking up holds at a time, 40 MB of them."""
+
+
+@dataclass(frozen=True)
+class InstanceSettings(BaselineSettings):
+    """Hyper-parameters; the original's temperature is 0.07 on ImageNet and 0.1 on CIFAR-10."""
+
+    temperature: float = setting(0.1, "Of the softmax over the bank; the smaller, the more the nearest rows count.")
+    noise: int = setting(
+        0,
+        "Rows of the bank, drawn at random, that stand for all of them (4096 in the original); 0 compares with all, "
+        "which is exact and best up to 100,000 examples.",
+    )
+    bank_momentum: float = setting(0.5, "Share of its past that a row of the bank keeps when its example is seen.")
+    augmentation: ViewKind = setting("auto", VIEW_HELP)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self.temperature, "temperature")
+        check_not_negative(self.noise, "noise")
+        if not 0.0 <= self.bank_momentum < 1.0:
+            raise InputError(f"bank_momentum must be in [0, 1), got {self.bank_momentum}.")
+        check_choice(self.augmentation, VIEW_KINDS, "augmentation")
+
+
+class Instance(Baseline[Targets]):
+    """Softmax over a bank (N, l) of the unit embeddings of all examples, exact or by noise-contrastive estimation.
+
+    ``bank`` holds what a step reads and changes, row i for example i. ``log_mean`` is the log of the mean of
+    exp(<row, v> / temperature) over the first ``drawn`` noise draws, once there are enough of them a constant.
+    """
+
+    name = "instance"
+    summary = "every example told from all others by a view of it, against a bank of their embeddings"
+    reference = "Wu, Xiong, Yu and Lin, CVPR 2018"
+    needs = Needs(labels=False, unlabelled=True, graph=False, views=True)
+    capturable_loss = True
+    follows_examples = True
+    Settings = InstanceSettings
+    settings: InstanceSettings
+    bank: Tensor
+    log_mean: Tensor
+    drawn: Tensor
+    make_views: Views
+
+    def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+        """Start the bank with random directions, and build the views that fit the inputs."""
+        columns = self.embedding_width(width)
+        largest = math.sqrt(3 / columns)  # of a mean square of 1 / columns, so that rows are of about unit length
+        rows = torch.empty(len(inputs), columns).uniform_(-largest, largest, generator=generator)
+        self.register_buffer("bank", unit_features(rows))
+        self.register_buffer("log_mean", torch.zeros(()))
+        self.register_buffer("drawn", torch.zeros((), dtype=torch.int64))
+        self.make_views = preset_views(inputs, self.settings.augmentation, ("strong",))
+
+    def views(self, inputs: Tensor) -> Tensor:
+        """One strong view of every example."""
+        views: Tensor = self.make_views(inputs)
+        return views
+
+    def constraints(self, features: Tensor, labels: Tensor) -> Targets:
+        """The same in every epoch: example i is to be told as i."""
+        nodes = torch.arange(len(features), device=features.device)
+        return Targets(nodes, nodes)
+
+    def loss(self, metric: Metric, features: Tensor, constraints: Targets) -> Tensor:
+        """Mean surprise at the examples' own rows; in training the bank then remembers their points."""
+        points, targets = unit_points(metric, features), constraints.targets
+        loss = self._against_noise(points, targets) if self.settings.noise else self._against_all(points, targets)
+        if self.training:
+            self._remember(points.detach(), targets)
+        return loss
+
+    def _against_all(self, points: Tensor, targets: Tensor) -> Tensor:
+        # The gradient is computed from the rows that the loss saw, after ``_remember`` has changed some of them in
+        # place. A copy of the bank keeps them; it costs next to nothing beside the product with the same bank.
+        rows = self.bank.clone() if self.training else self.bank
+        return instance_loss(points, rows, targets, self.settings.temperature)
+
+    def _against_noise(self, points: Tensor, targets: Tensor) -> Tensor:
+        """The same ``noise`` draws serve all examples of a batch: n times less memory, in expectation the same loss."""
+        entries, temperature = len(self.bank), self.settings.temperature
+        draws = torch.randint(entries, (self.settings.noise,), device=points.device)
+        noise = scaled_cosines(points, self.bank[draws], temperature)
+        own = (points * self.bank[targets]).sum(1) / temperature
+        return noise_contrastive_loss(own, noise, self._log_mean_of(noise) + math.log(entries), entries)
+
+    @torch.no_grad()
+    def _log_mean_of(self, noise: Tensor) -> Tensor:
+        """``log_mean``, with the draws (n, m) of this batch as long as there are not enough without them."""
+        drawn = self.drawn.to(noise.dtype)
+        past, now = self.log_mean + drawn.log(), noise.flatten().logsumexp(0) - math.log(len(noise))
+        mean = torch.logaddexp(past, now) - (drawn + noise.shape[1]).log()
+        wanting = self.drawn < ENOUGH_DRAWS
+        found = torch.where(wanting, mean, self.log_mean)
+        if self.training:
+            self.log_mean.copy_(found)
+            self.drawn += wanting * noise.shape[1]
+        return found
+
+    @torch.no_grad()
+    def _remember(self, points: Tensor, targets: Tensor) -> None:
+        """Rows move towards the points by which their examples were just seen, and stay of unit length."""
+        keep = self.settings.bank_momentum
+        rows = keep * self.bank[targets] + (1.0 - keep) * points
+        self.bank.index_copy_(0, targets, unit_features(rows).to(self.bank.dtype))
+
+    @torch.no_grad()
+    def statistics(self, metric: Metric, features: Tensor, constraints: Targets) -> dict[str, float]:
+        """How examples as they are, without a view, find their own row in the bank.
+
+        Its mean softmax probability and cosine, and the share of examples to which no other row is nearer.
+        """
+        nodes = constraints.nodes[:: math.ceil(len(constraints) / MOST_JUDGED)]
+        found = [self._looked_up(metric, features[part], part) for part in nodes.split(self._rows_at_once())]
+        probability, cosine, first = torch.cat(found, dim=1).mean(1).tolist()
+        return {"own_probability": probability, "own_cosine": cosine, "own_first": first}
+
+    def _looked_up(self, metric: Metric, features: Tensor, nodes: Tensor) -> Tensor:
+        """(3, n): probability and cosine of the own row, and whether it is the nearest."""
+        cosines = unit_points(metric, features.to(self.bank.dtype)) @ self.bank.T
+        own = cosines.gather(1, nodes[:, None])[:, 0]
+        log_sum = (cosines / self.settings.temperature).logsumexp(1)
+        return torch.stack([(own / self.settings.temperature - log_sum).exp(), own, (own >= cosines.amax(1)).to(own)])
+
+    def _rows_at_once(self) -> int:
+        return max(1, MOST_COSINES // len(self.bank))

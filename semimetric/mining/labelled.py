@@ -1,0 +1,83 @@
+"""Pairs and triplets of the labelled examples of one batch, as masks and indices of fixed shape.
+
+Nothing here waits for values of the device, so that a step of training that uses it can be recorded.
+
+References
+----------
+Schroff, Kalenichenko, Philbin: FaceNet: a unified embedding for face recognition and clustering. CVPR 2015.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from semimetric.errors import InputError
+
+
+def labelled_masks(targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Which ordered pairs of classes (n,) are of one class, and which of two: two masks (n, n).
+
+    No example is a pair with itself, and an unlabelled one, -1, is in no pair.
+    """
+    known = targets >= 0
+    both = known[:, None] & known
+    same = targets[:, None] == targets
+    own = torch.eye(len(targets), dtype=torch.bool, device=targets.device)
+    return both & same & ~own, both & ~same
+
+
+def semi_hard_negatives(distances: Tensor, targets: Tensor, draws: Tensor, margin: float) -> Tensor:
+    """A negative (n, n) int64 for every anchor (row) and positive (column): a semi-hard one, else any.
+
+    Semi-hard negatives are farther from the anchor than the positive, by less than the margin:
+
+        d2(a, p) < d2(a, n) < d2(a, p) + margin.
+
+    Among them, or among all negatives where there is none, the draw u of the pair chooses: the nearest for u = 0, the
+    farthest for u near 1. Each anchor's negatives are sorted once, so that those of a pair are a stretch of the sorted
+    ones and nothing of size n^3 is made. Entries that are no pair of one class, or whose anchor has no negative, mean
+    nothing.
+
+    Parameters
+    ----------
+    distances : (n, n)
+        Squared distances; the choice is a constant to the gradient.
+    targets : (n,) int64
+        Classes, -1 for an unlabelled example.
+    draws : (n, n)
+        Uniform numbers in [0, 1).
+    margin : float
+        Above 0.
+    """
+    known = distances.detach().contiguous()
+    _, negative = labelled_masks(targets)
+    nearest_first = known.masked_fill(~negative, torch.inf).sort(1)
+    start = torch.searchsorted(nearest_first.values, known, right=True)
+    within = torch.searchsorted(nearest_first.values, known + margin) - start
+    semi_hard = within > 0
+    count = torch.where(semi_hard, within, negative.sum(1, keepdim=True))
+    place = torch.where(semi_hard, start, 0) + (draws * count).long().clamp(max=count - 1)
+    return nearest_first.indices.gather(1, place.clamp(0, max(len(targets) - 1, 0)))
+
+
+def check_batch(embeddings: Tensor, targets: Tensor) -> None:
+    """Refuse embeddings that are no floating-point matrix (n, d), and targets that are not a class of each row."""
+    if embeddings.ndim != 2 or not embeddings.is_floating_point():
+        raise InputError(
+            f"embeddings have the shape {tuple(embeddings.shape)} and the type {embeddings.dtype}; "
+            "give a floating-point matrix (n, d)."
+        )
+    if targets.shape != embeddings.shape[:1] or targets.dtype != torch.int64:
+        raise InputError(
+            f"targets have the shape {tuple(targets.shape)} and the type {targets.dtype}; "
+            f"give one int64 class for each embedding, ({len(embeddings)},)."
+        )
+    if targets.device != embeddings.device:
+        raise InputError(
+            f"targets are on {targets.device}, but the embeddings are on {embeddings.device}; move them there."
+        )
+    if targets.is_cpu and targets.numel() and int(targets.min()) < -1:
+        raise InputError(
+            f"targets go down to {int(targets.min())}; give classes from 0 up, and -1 for an example without one."
+        )
