@@ -15,6 +15,7 @@ from semimetric.checks import check_choice
 from semimetric.data import (
     Dataset,
     Preprocess,
+    Withheld,
     apply_in_chunks,
     build_preprocess,
     check_dataset,
@@ -50,7 +51,10 @@ class ProtocolSettings:
 
     labels_per_class: int = setting(10, "Labelled examples of each class; all other training examples are unlabelled.")
     validation_share: float = setting(
-        0.0, "Share of each training class that is withheld; the best model is then chosen on it."
+        0.0, "Share of the training data that is withheld; the best model is then chosen on it."
+    )
+    withheld: Withheld = setting(
+        "examples", "What the validation share is of: examples of each class, or whole classes, where new ones come."
     )
     encoder: str = setting("small-cnn", f"Network: {', '.join(encoder_names())}.")
     init: Literal["gaussian", "he"] = setting("gaussian", "Start weights of the paper's networks.")
@@ -150,7 +154,13 @@ def prepare(experiment: Experiment, dataset: Dataset, device: torch.device | str
     Examples keep the order of the dataset, which says nothing about labels.
     """
     protocol = experiment.protocol
-    split = split_examples(dataset.train.labels, protocol.labels_per_class, protocol.validation_share, experiment.seed)
+    split = split_examples(
+        dataset.train.labels,
+        protocol.labels_per_class,
+        protocol.validation_share,
+        experiment.seed,
+        protocol.withheld,
+    )
     rows = torch.cat([split.labelled, split.unlabelled]).sort().values
     labels = torch.where(torch.isin(rows, split.labelled), dataset.train.labels[rows], -1)
     inputs = dataset.train.inputs[rows].to(device)

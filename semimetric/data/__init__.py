@@ -15,7 +15,7 @@ from semimetric.data.preprocess import (
     restore_preprocess,
 )
 from semimetric.data.registry import DatasetListing, check_dataset, dataset_names, describe_datasets, load_dataset
-from semimetric.data.splits import Split, partitions, split_examples
+from semimetric.data.splits import Split, Withheld, partitions, split_examples
 from semimetric.data.views import VIEW_HELP, VIEW_KINDS, ViewKind, Views, augmentation_for, kind_of, preset_views
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "ViewKind",
     "Views",
     "Whiten",
+    "Withheld",
     "apply_in_chunks",
     "augment",
     "augmentation_for",

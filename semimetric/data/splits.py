@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_labels
+from semimetric.checks import check_choice, check_labels
 from semimetric.errors import InputError
 
 
@@ -20,7 +21,12 @@ class Split:
     validation: Tensor
 
 
-def split_examples(labels: Tensor, labels_per_class: int, validation_share: float, seed: int) -> Split:
+Withheld = Literal["examples", "classes"]
+
+
+def split_examples(
+    labels: Tensor, labels_per_class: int, validation_share: float, seed: int, withheld: Withheld = "examples"
+) -> Split:
     """Draw a stratified split: validation and labelled examples from each class, the rest unlabelled.
 
     Parameters
@@ -30,12 +36,16 @@ def split_examples(labels: Tensor, labels_per_class: int, validation_share: floa
     labels_per_class : int
         How many labelled examples each class keeps; none is enough for methods that need no labels.
     validation_share : float
-        Share of each class, in [0, 1), that is withheld to choose the best model.
+        Share in [0, 1) that is withheld to choose the best model.
     seed : int
         The split depends on it and on ``labels`` alone. With the same seed, a larger ``labels_per_class``
         only adds labelled examples.
+    withheld : str
+        What the validation share is of: ``examples`` of each class, or whole ``classes`` (two at the least), which
+        tells how a model does on classes that it has never seen.
     """
     _check_settings(labels, labels_per_class, validation_share)
+    check_choice(withheld, ("examples", "classes"), "withheld")
     labels = labels.cpu()
     classes = sorted(set(labels[labels >= 0].tolist()))
     if len(classes) < 2:
@@ -44,10 +54,15 @@ def split_examples(labels: Tensor, labels_per_class: int, validation_share: floa
             "add examples of other classes."
         )
     generator = torch.Generator().manual_seed(seed)
+    new = _draw_classes(classes, validation_share, generator) if withheld == "classes" else set()
+    share = 0.0 if withheld == "classes" else validation_share
     labelled, validation = [], []
     for label in classes:
-        withheld, kept = _draw_class(labels, label, labels_per_class, validation_share, generator)
-        validation.append(withheld)
+        if label in new:
+            validation.append((labels == label).nonzero().squeeze(1))
+            continue
+        held, kept = _draw_class(labels, label, labels_per_class, share, generator)
+        validation.append(held)
         labelled.append(kept)
     return _with_the_rest(len(labels), torch.cat(labelled), torch.cat(validation))
 
@@ -62,6 +77,17 @@ def _check_settings(labels: Tensor, labels_per_class: int, validation_share: flo
         raise InputError(
             f"validation_share must be at least 0 and below 1, but is {validation_share}; 0.1 withholds a tenth."
         )
+
+
+def _draw_classes(classes: list[int], share: float, generator: torch.Generator) -> set[int]:
+    """The classes that are withheld as a whole."""
+    count = max(2, round(share * len(classes))) if share else 0
+    if len(classes) - count < 2:
+        raise InputError(
+            f"validation_share {share:g} withholds {count} of {len(classes)} classes, and training needs at least 2; "
+            "lower validation_share, or withhold examples instead of classes."
+        )
+    return {classes[i] for i in torch.randperm(len(classes), generator=generator)[:count].tolist()}
 
 
 def _draw_class(

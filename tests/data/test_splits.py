@@ -96,3 +96,25 @@ def test_no_labels_at_all_leave_everything_unlabelled() -> None:
     split = split_examples(LABELS, 0, 0.0, 0)
     assert len(split.labelled) == 0
     assert torch.equal(split.unlabelled, torch.arange(len(LABELS)))
+
+
+@given(classes=st.integers(4, 12), share=st.floats(0.01, 0.5), seed=st.integers(0, 2**31))
+def test_withheld_classes_are_nowhere_else(classes: int, share: float, seed: int) -> None:
+    labels = torch.arange(classes).repeat(6)
+    split = split_examples(labels, 2, share, seed, withheld="classes")
+    together = torch.cat([split.labelled, split.unlabelled, split.validation])
+    assert together.sort().values.tolist() == list(range(len(labels)))
+    new = set(labels[split.validation].tolist())
+    assert len(new) == max(2, round(share * classes))
+    assert len(split.validation) == 6 * len(new)
+    assert not new & set(labels[torch.cat([split.labelled, split.unlabelled])].tolist())
+    assert len(split.labelled) == 2 * (classes - len(new))
+
+
+def test_withheld_classes_leave_enough_to_train_on() -> None:
+    labels = torch.arange(3).repeat(6)
+    with pytest.raises(InputError, match=r"withholds 2 of 3 classes, and training needs at least 2.*withhold examples"):
+        split_examples(labels, 2, 0.2, 0, withheld="classes")
+    assert len(split_examples(labels, 2, 0.0, 0, withheld="classes").validation) == 0
+    with pytest.raises(InputError, match="withheld must be one of examples, classes, got 'rows'"):
+        split_examples(labels, 2, 0.2, 0, withheld="rows")
