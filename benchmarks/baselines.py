@@ -3,10 +3,9 @@
     python benchmarks/baselines.py --datasets mnist,fashion-mnist --data-dir DATA --workers 6 --out baselines.json
     python benchmarks/baselines.py --rows instance,deepcluster --datasets cifar10 --data-dir DATA --workers 3
 
-All train the same network to an embedding of the same width, with the settings of the default preset; those of the
-baselines were chosen with ``--validate``, which withholds 15 % of each training class, scores the last model on it and
-does not touch the test set. Otherwise the test set is scored once before training and once after. What ``--out`` holds
-already is kept and not run again.
+All train the same network to an embedding of the same width, with the settings of the default preset. The test set is
+scored once before training and once after. ``--validate``, for choosing settings, withholds 15 % of each training
+class, scores the last model on it and does not touch the test set. What ``--out`` holds already is kept.
 """
 
 from __future__ import annotations

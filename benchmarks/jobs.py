@@ -59,14 +59,15 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
         if job.cut:
             outcome["cut"] = evaluate_run(out, data_dir, device, job.cut)["scores"]
     wall = time.perf_counter() - began
-    facts = {"label": job.label, "settings": job.settings, "config": experiment.config(), "history": history}
+    facts = {"label": job.label, "settings": job.settings, "validate": False}
+    facts |= {"config": experiment.config(), "history": history}
     return outcome | facts | {"run": None, "wall": wall}
 
 
 def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str, Any]:
     """Train on what is left after withholding 15 % of each class, keep the last model and score it on those."""
     from semimetric.data import load_dataset
-    from semimetric.experiment import plan, prepare, score
+    from semimetric.experiment import plan, prepare, pretrain_encoder, score
     from semimetric.methods import build_method
     from semimetric.training import Silent, Trainer, choose_device
 
@@ -84,12 +85,14 @@ def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str,
     encoder = build_encoder_of(experiment, data)
     method = build_method(experiment.method, **dataclasses.asdict(experiment.method_settings))
     trainer = Trainer(encoder, method, data, experiment.training, experiment.seed, where, progress=Keep())
+    pretrain_encoder(experiment, trainer)
     initial = score(trainer.encoder, trainer.metric, data.validation_inputs, data.validation_labels)
     result = trainer.fit()
     return {
         "label": job.label,
         "seed": job.seed,
         "settings": job.settings,
+        "validate": True,
         "initial": initial,
         "final": score(result.encoder, result.metric, data.validation_inputs, data.validation_labels),
         "trust": result.trust,
@@ -132,11 +135,18 @@ def run_jobs(
 
 
 def what_is_left(jobs: list[Job], path: Path | None) -> tuple[list[dict[str, Any]], list[Job]]:
-    """The outcomes that a result file holds already, and the jobs that are not among them."""
+    """The outcomes that a result file holds already, and the jobs that are not among them.
+
+    A file whose outcomes are of other settings, or of the other set of examples, is refused.
+    """
     if path is None or not path.exists():
         return [], jobs
     outcomes: list[dict[str, Any]] = json.loads(path.read_text())["jobs"]
-    done = {(outcome["label"], outcome["seed"]) for outcome in outcomes}
+    done = {(outcome["label"], outcome["seed"]): outcome for outcome in outcomes}
+    for job in jobs:
+        found = done.get((job.label, job.seed))
+        if found and (found["settings"], found.get("validate", False)) != (rounded(job.settings), job.validate):
+            raise SystemExit(f"{path} holds {job.label} with other settings; choose another --out.")
     return outcomes, [job for job in jobs if (job.label, job.seed) not in done]
 
 

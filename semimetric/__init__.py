@@ -1,6 +1,6 @@
 """Semi-supervised deep metric learning: an embedding from a few labels and many unlabelled examples."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 from semimetric.evaluation import Judged, Trust, evaluate, hold_back, nmi, recall_at_k, trust_report
 from semimetric.graph import (

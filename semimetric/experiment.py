@@ -75,6 +75,13 @@ class Experiment:
     pretraining: PretrainSettings
     method_settings: Any
 
+    def __post_init__(self) -> None:
+        if self.pretraining.pretrain_epochs and not METHODS[self.method].needs.labels:
+            raise InputError(
+                f"pretrain_epochs trains with labels and method {self.method!r} never sees one. "
+                "Set pretrain_epochs to 0."
+            )
+
     def config(self) -> dict[str, Any]:
         """The settings as JSON values, with the version that ran them."""
         return {"version": semimetric.__version__} | dataclasses.asdict(self)
@@ -127,10 +134,6 @@ def plan(dataset: str, method: str, seed: int = 0, preset: str = "default", **va
     chosen = preset_values(preset, dataset, method) | values
     if values.get("validation_share") and "selection" not in values:
         chosen["selection"] = "validation"
-    if chosen.get("pretrain_epochs") and not METHODS[method].needs.labels:
-        raise InputError(
-            f"pretrain_epochs trains with labels and method {method!r} never sees one. Set pretrain_epochs to 0."
-        )
     built = {
         group: build_settings(kind, {n: v for n, v in chosen.items() if known[n] == group}, group)
         for group, kind in groups.items()
@@ -238,15 +241,20 @@ def _start(experiment: Experiment, prepared: Prepared, trainer: Trainer) -> dict
     if run is not None:
         run.write_tensors("preprocess.safetensors", dict(prepared.preprocess.state_dict()))
         run.write_tensors("model.safetensors", model_tensors(trainer.encoder, trainer.metric), {"epoch": 0})
-    if experiment.pretraining.pretrain_epochs:
-        rows = trainer.learned_rows()
-        inputs, labels = trainer.data.inputs[rows], trainer.data.labels[rows]
-        pretrain(trainer.encoder, inputs, labels, experiment.pretraining, experiment.seed, trainer.progress)
+    pretrain_encoder(experiment, trainer)
     trainer.progress.stage("scoring the test set")
     initial = score(trainer.encoder, trainer.metric, prepared.test_inputs, prepared.test_labels)
     if run is not None:
         run.write("initial.json", initial)
     return initial
+
+
+def pretrain_encoder(experiment: Experiment, trainer: Trainer) -> None:
+    """Softmax training on the labels that the method may learn from at all times, where asked for."""
+    if experiment.pretraining.pretrain_epochs:
+        rows = trainer.learned_rows()
+        inputs, labels = trainer.data.inputs[rows], trainer.data.labels[rows]
+        pretrain(trainer.encoder, inputs, labels, experiment.pretraining, experiment.seed, trainer.progress)
 
 
 def score(encoder: nn.Module, metric: Metric, inputs: Tensor, labels: Tensor) -> dict[str, float]:

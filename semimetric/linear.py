@@ -66,8 +66,8 @@ def learn_metric(
     if not METHODS[method].learns_without_network:
         linear = [name for name, kind in METHODS.items() if kind.learns_without_network]
         raise InputError(
-            f"method {method!r} trains a network and has no metric for vectors as they are. Use Trainer with an "
-            f"encoder such as build_encoder('mlp', ...), or one of {', '.join(linear)} here."
+            f"method {method!r} learns nothing from labels on vectors as they are: it trains a network. Use Trainer "
+            f"with an encoder, for vectors such as build_encoder('mlp', ...), or one of {', '.join(linear)} here."
         )
     points = _exact(features)
     known = check_labels(labels, len(points)).to(points.device)

@@ -98,8 +98,7 @@ def _on(augmentation: Augmentation) -> list[str]:
 
 def check_augmentation(augmentation: Augmentation, shape: Sequence[int]) -> None:
     """Refuse an augmentation that leaves all inputs of a shape (N, d) or (N, C, H, W) as they are."""
-    _check_kind(shape)
-    if _effective(augmentation, shape):
+    if has_effect(augmentation, shape):
         return
     on = _on(augmentation)
     which = f"only {', '.join(on)} is on" if on else "every operation is off"
@@ -110,8 +109,14 @@ def check_augmentation(augmentation: Augmentation, shape: Sequence[int]) -> None
     )
     raise InputError(
         f"augmentation has nothing to do for inputs of shape {tuple(shape)}: {which}, and {what}; "
-        "use augmentation_for with the kind of these inputs, or set another operation."
+        "use the augmentation of another kind, set another operation, or go without (augmentation 'none')."
     )
+
+
+def has_effect(augmentation: Augmentation, shape: Sequence[int]) -> bool:
+    """Whether inputs of a shape (N, d) or (N, C, H, W) can come out changed."""
+    _check_kind(shape)
+    return bool(_effective(augmentation, shape))
 
 
 def _check_kind(shape: Sequence[int]) -> None:

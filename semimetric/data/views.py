@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from semimetric.checks import check_choice
-from semimetric.data.augment import Augmentation, augment, check_augmentation
+from semimetric.data.augment import Augmentation, augment, check_augmentation, has_effect
 
 AugmentationKind = Literal["digits", "objects", "vectors"]
 AugmentationStrength = Literal["weak", "strong"]
@@ -69,10 +69,11 @@ class Views(nn.Module):
 
     def __init__(self, inputs: Tensor, augmentations: Sequence[Augmentation | None]) -> None:
         super().__init__()
-        for augmentation in augmentations:
-            if augmentation is not None:
-                check_augmentation(augmentation, inputs.shape)
         self.augmentations = tuple(augmentations)
+        given = [augmentation for augmentation in augmentations if augmentation is not None]
+        if not any(has_effect(augmentation, inputs.shape) for augmentation in given):
+            for augmentation in given:
+                check_augmentation(augmentation, inputs.shape)
         columns = inputs.ndim == 2
         self.register_buffer("centre", inputs.mean(0) if columns else torch.zeros(()))
         self.register_buffer("spread", inputs.std(0).clamp_min(1e-12) if columns else torch.ones(()))

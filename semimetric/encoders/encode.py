@@ -8,12 +8,19 @@ import torch
 from torch import Tensor, nn
 
 NORM_FLOOR = 1e-12
-"""A network whose last units are all dead returns zero; the floor keeps its direction at zero, not at NaN."""
+"""A row shorter than this has no direction, as that of a network whose last units are all dead."""
 
 
 def unit_features(outputs: Tensor) -> Tensor:
-    """Rows of encoder outputs scaled to unit length; a zero row stays zero."""
-    return nn.functional.normalize(outputs, dim=1, eps=NORM_FLOOR)
+    """Rows of encoder outputs scaled to unit length.
+
+    A row without a direction becomes zero, with a zero gradient: the derivative of a direction grows without bound
+    towards zero, and a single blank image would undo a network.
+    """
+    squares = outputs.square().sum(1, keepdim=True)
+    blank = squares <= NORM_FLOOR**2  # not where an output is no number, which must show
+    lengths = torch.where(blank, 1.0, squares).sqrt()
+    return torch.where(blank, 0.0, outputs / lengths)
 
 
 def features_of(encoder: nn.Module, inputs: Tensor, precision: str = "float32") -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from semimetric.checks import check_positive
 from semimetric.encoders import unit_features
 from semimetric.errors import InputError
+from semimetric.mining.labelled import check_batch
 
 FLOOR = 1e-3
 """Least weight with which an example repels others, so that the sum over the others is never empty."""
@@ -73,27 +74,9 @@ def _positive_shares(targets: Tensor, confidence: Tensor, own: Tensor) -> Tensor
 
 
 def _check(embeddings: Tensor, targets: Tensor, weights: Tensor | None) -> None:
-    if embeddings.ndim != 2 or not embeddings.is_floating_point():
-        raise InputError(
-            f"embeddings have the shape {tuple(embeddings.shape)} and the type {embeddings.dtype}; "
-            "give a floating-point matrix (n, d)."
-        )
-    if targets.shape != embeddings.shape[:1] or targets.dtype != torch.int64:
-        raise InputError(
-            f"targets have the shape {tuple(targets.shape)} and the type {targets.dtype}; "
-            f"give one int64 class for each embedding, ({len(embeddings)},)."
-        )
+    check_batch(embeddings, targets)
     if weights is not None:
         _check_weights(weights, embeddings)
-    for name, tensor in (("targets", targets), ("weights", weights)):
-        if tensor is not None and tensor.device != embeddings.device:
-            raise InputError(
-                f"{name} are on {tensor.device}, but the embeddings are on {embeddings.device}; move them there."
-            )
-    if targets.is_cpu and targets.numel() and int(targets.min()) < -1:
-        raise InputError(
-            f"targets go down to {int(targets.min())}; give classes from 0 up, and -1 for an example without one."
-        )
 
 
 def _check_weights(weights: Tensor, embeddings: Tensor) -> None:
@@ -101,6 +84,10 @@ def _check_weights(weights: Tensor, embeddings: Tensor) -> None:
         raise InputError(
             f"weights have the shape {tuple(weights.shape)} and the type {weights.dtype}; "
             f"give one floating-point confidence for each embedding, ({len(embeddings)},)."
+        )
+    if weights.device != embeddings.device:
+        raise InputError(
+            f"weights are on {weights.device}, but the embeddings are on {embeddings.device}; move them there."
         )
     if weights.is_cpu and not bool(((weights >= 0) & (weights <= 1)).all()):
         raise InputError(

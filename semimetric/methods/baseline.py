@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from semimetric.checks import check_not_negative
+from semimetric.data import Views
 from semimetric.encoders import unit_features
 from semimetric.methods.base import C, Method, random_projection
 from semimetric.metric import Metric
@@ -58,13 +59,25 @@ class BaselineSettings:
 class Baseline(Method[C]):
     """A method whose metric is Euclidean distance, behind a fixed orthonormal projection where a width is asked for.
 
-    A linear layer before a fixed projection can learn what a learned projection could, so that this is an embedding
-    layer of the width asked for; it starts where the methods that learn the projection start.
+    A linear layer before a fixed projection can learn what a learned projection could; it starts where the methods
+    that learn the projection start. Losses see unit points, while distances are those of the projection as it is, as
+    for every metric here.
+
+    ``make_views``, where ``prepare`` builds it, makes what the encoder sees.
     """
 
     learns_without_network = False
+    capturable_metric = True
     Settings = BaselineSettings
     settings: BaselineSettings
+
+    def __init__(self, settings: BaselineSettings | None = None) -> None:
+        super().__init__(settings)
+        self.make_views: Views | None = None
+
+    def views(self, inputs: Tensor) -> Tensor:
+        """What ``make_views`` makes of them."""
+        return inputs if self.make_views is None else self.make_views(inputs)
 
     def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
         """Euclidean distance of the features or of a random projection."""

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from semimetric.checks import check_choice
 from semimetric.clustering import kmeans
-from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, Views, preset_views
+from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
 from semimetric.encoders import unit_features
 from semimetric.errors import InputError
 from semimetric.methods.base import Needs
@@ -112,7 +112,6 @@ class DeepCluster(Baseline[Clusters]):
     steps: Tensor
     assignment: Tensor
     previous: Tensor
-    make_views: Views
 
     def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """A head for at most as many clusters as examples, and the views that fit the inputs."""
@@ -131,11 +130,6 @@ class DeepCluster(Baseline[Clusters]):
         self.previous.copy_(self.assignment)
         self.fresh.normal_(std=HEAD_DEVIATION)
         self.steps.zero_()
-
-    def views(self, inputs: Tensor) -> Tensor:
-        """One weak view of every example."""
-        views: Tensor = self.make_views(inputs)
-        return views
 
     @torch.no_grad()
     def constraints(self, features: Tensor, labels: Tensor) -> Clusters:

@@ -65,7 +65,6 @@ class Exemplar(Baseline[Targets]):
     settings: ExemplarSettings
     head: nn.Linear
     seeds: Tensor
-    make_views: Views
 
     def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """Draw the seeds, (N_e,) rows of the inputs in their order, and build a head for them."""
@@ -73,11 +72,6 @@ class Exemplar(Baseline[Targets]):
         self.register_buffer("seeds", drawn.sort().values)
         self.head = linear_head(self.embedding_width(width), len(drawn), generator)
         self.make_views = transformations(inputs, self.settings.augmentation)
-
-    def views(self, inputs: Tensor) -> Tensor:
-        """One random transformation of every example."""
-        views: Tensor = self.make_views(inputs)
-        return views
 
     def constraints(self, features: Tensor, labels: Tensor) -> Targets:
         """The same in every epoch: the i-th seed is to be told as i."""

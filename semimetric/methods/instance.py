@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from semimetric.checks import check_choice, check_not_negative, check_positive
-from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, Views, preset_views
+from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
 from semimetric.encoders import unit_features
 from semimetric.errors import InputError
 from semimetric.losses import instance_loss, noise_contrastive_loss, scaled_cosines
@@ -71,7 +71,6 @@ class Instance(Baseline[Targets]):
     bank: Tensor
     log_mean: Tensor
     drawn: Tensor
-    make_views: Views
 
     def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """Start the bank with random directions, and build the views that fit the inputs."""
@@ -82,11 +81,6 @@ class Instance(Baseline[Targets]):
         self.register_buffer("log_mean", torch.zeros(()))
         self.register_buffer("drawn", torch.zeros((), dtype=torch.int64))
         self.make_views = preset_views(inputs, self.settings.augmentation, ("strong",))
-
-    def views(self, inputs: Tensor) -> Tensor:
-        """One strong view of every example."""
-        views: Tensor = self.make_views(inputs)
-        return views
 
     def constraints(self, features: Tensor, labels: Tensor) -> Targets:
         """The same in every epoch: example i is to be told as i."""

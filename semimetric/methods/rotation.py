@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from semimetric.checks import check_choice
-from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, Views, preset_views, rotate_quarters
+from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views, rotate_quarters
 from semimetric.errors import InputError
 from semimetric.methods.base import Needs
 from semimetric.methods.baseline import Baseline, BaselineSettings, Targets, head_logits, linear_head, unit_points
@@ -48,7 +48,6 @@ class Rotation(Baseline[Targets]):
     Settings = RotationSettings
     settings: RotationSettings
     head: nn.Linear
-    make_views: Views
 
     def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """A head for the four turns, of inputs that can be turned."""
@@ -61,7 +60,7 @@ class Rotation(Baseline[Targets]):
 
         The four turns of an image are of the same view of it, and copy its pixels without interpolation.
         """
-        images = self.make_views(inputs)
+        images = super().views(inputs)
         return rotate_quarters(images.repeat(TURNS, 1, 1, 1), quarter_turns(len(images), images.device))
 
     def constraints(self, features: Tensor, labels: Tensor) -> Targets:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from semimetric.checks import check_choice
-from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, Views, preset_views
+from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
 from semimetric.errors import InputError
 from semimetric.methods.base import Needs
 from semimetric.methods.baseline import Baseline, BaselineSettings, Targets
@@ -139,7 +139,6 @@ class Supervised(Baseline[Labelled]):
     capturable_loss = True
     Settings = SupervisedSettings
     settings: SupervisedSettings
-    make_views: Views
     tally: Tensor
 
     def __init__(self, settings: SupervisedSettings | None = None) -> None:
@@ -164,11 +163,6 @@ class Supervised(Baseline[Labelled]):
     def begin_epoch(self, epoch: int) -> None:
         """Count the batches of an epoch from nothing."""
         self.tally.zero_()
-
-    def views(self, inputs: Tensor) -> Tensor:
-        """A weak view of every example, or itself without augmentation."""
-        views: Tensor = self.make_views(inputs)
-        return views
 
     def constraints(self, features: Tensor, labels: Tensor) -> Labelled:
         """The labelled examples; the draws of all of them together are 1/2."""

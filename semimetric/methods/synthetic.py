@@ -77,6 +77,7 @@ class Synthetic(Baseline[Triplets]):
     reference = "Dutta, Harandi and Sekhar, AAAI 2020"
     needs = Needs(labels=False, unlabelled=True, graph=False)
     capturable_loss = True
+    capturable_metric = False
     Settings = SyntheticSettings
     settings: SyntheticSettings
     synthesis: Tensor

@@ -74,6 +74,15 @@ def _check_inputs(inputs: Any, name: str) -> Tensor:
     return tensor.float()
 
 
+def check_trainable(method: Method[Any], lr: float) -> None:
+    """Refuse a frozen encoder where there is nothing else to learn."""
+    if lr == 0 and type(method).update_metric is Method.update_metric:
+        raise InputError(
+            f"lr is 0, which freezes the encoder, and method {method.name!r} trains nothing else. Set lr above 0, or "
+            "use a method that learns a metric, such as 'lrml'."
+        )
+
+
 def data_for(method: Method[Any], data: TrainingData) -> TrainingData:
     """What the method may see of the data; what it cannot use is refused before anything is trained or written.
 

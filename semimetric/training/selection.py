@@ -43,12 +43,12 @@ def labels_score(embeddings: Tensor, labels: Tensor) -> tuple[Score, dict[str, f
 
 def check_selectable(selection: str, labels: Tensor, has_validation: bool) -> None:
     """Refuse a way of choosing the best model that the data does not allow."""
+    known = labels[labels >= 0]
     if selection == "validation" and not has_validation:
         raise InputError(
             "selection 'validation' needs withheld validation data and there is none. "
-            "Set a validation share, or select on the labels."
+            + ("Set a validation share, or select on the labels." if len(known) else "Set a validation share.")
         )
-    known = labels[labels >= 0]
     if selection == "labels" and len(known) == 0:
         raise InputError(
             "selection 'labels' needs labels, and the method sees none. "

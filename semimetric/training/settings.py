@@ -16,7 +16,11 @@ class TrainingSettings:
 
     epochs: int = setting(50, "Epochs in all, an epoch being one graph and the passes over its constraints.")
     epochs_per_partition: int = setting(10, "Epochs on one random partition of the unlabelled data.")
-    partition_size: int = setting(9000, "Most unlabelled examples in one partition; all labelled ones are always in.")
+    partition_size: int = setting(
+        9000,
+        "Most unlabelled examples in one partition; all labelled ones are always in. Methods that follow single "
+        "examples always work on all.",
+    )
     passes: int = setting(1, "Passes over the constraints in an epoch, before the graph is built anew.")
     batch_size: int = setting(100, "Constraints in one mini-batch.")
     optimizer: Literal["sgd", "adam", "adamw"] = setting("sgd", "Optimiser of the encoder.")

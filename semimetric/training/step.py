@@ -22,8 +22,9 @@ from semimetric.training.average import RunningAverage
 from semimetric.training.optimizer import create_state
 
 MOST_BATCHES = 16
-VIEW_BYTES = 1 << 28
-"""Views are made at once for at most so many batches, of examples of at most so many bytes."""
+MOST_VIEWS = 4
+VIEW_BYTES = 1 << 30
+"""Views are made at once for at most so many batches, of at most so many bytes with so many views of an example."""
 
 
 class TrainingStep:
@@ -60,7 +61,7 @@ class TrainingStep:
         """
         if not (self.inputs.is_cuda and self.method.needs.views):
             return 1
-        bytes_of_a_batch = size * self.inputs[0].numel() * self.inputs.element_size()
+        bytes_of_a_batch = MOST_VIEWS * size * self.inputs[0].numel() * self.inputs.element_size()
         return max(1, min(MOST_BATCHES, VIEW_BYTES // bytes_of_a_batch))
 
     def views(self, rows: list[Tensor]) -> Tensor:

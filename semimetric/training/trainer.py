@@ -27,7 +27,7 @@ from semimetric.graph import Posteriors
 from semimetric.methods import Method
 from semimetric.metric import Metric
 from semimetric.training.average import RunningAverage
-from semimetric.training.data import TrainingData, data_for
+from semimetric.training.data import TrainingData, check_trainable, data_for
 from semimetric.training.held_back import HeldBack, fewest_labels
 from semimetric.training.optimizer import (
     build_optimizer,
@@ -89,6 +89,7 @@ class Trainer:
         if not isinstance(encoder, nn.Module):
             raise InputError(f"encoder must be a torch.nn.Module that returns (N, d), got {type(encoder).__name__}.")
         data = data_for(method, data)
+        check_trainable(method, settings.lr)
         self.device = torch.device(device)
         self.data = data.to(self.device)
         self.encoder = encoder.to(self.device)

@@ -164,3 +164,10 @@ def test_a_restored_state_gives_the_same_views() -> None:
     assert not torch.equal(seen(others, batch), expected)
     others.load_state_dict(views.state_dict())
     assert torch.equal(seen(others, batch), expected)
+
+
+def test_tiny_images_are_refused_only_where_no_view_changes_them() -> None:
+    images = torch.randn(5, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    assert len(preset_views(images, "digits", ("weak", "strong"))(images)) == 10  # too small to be shifted weakly
+    with pytest.raises(InputError, match=r"nothing to do for inputs of shape.*go without \(augmentation 'none'\)"):
+        preset_views(images, "digits", ("weak",))

@@ -12,12 +12,18 @@ from semimetric.encoders import unit_features
 from semimetric.errors import InputError
 from semimetric.methods import METHODS, build_method, method_names
 from semimetric.methods.base import Method
+from semimetric.methods.baseline import Baseline
+from semimetric.methods.consensus import Consensus
 from semimetric.training import Run, Silent, Trainer, TrainingData, TrainingSettings
+from semimetric.training.optimizer import optimizer_tensors
 from semimetric.training.step import TrainingStep
 
 WIDTH = 16
 PROJECTIONS = ("consensus", "affinity-triplets")
 """Methods whose metric is a projection: one that keeps all dimensions would leave nothing to choose."""
+
+VIEWS = {"consensus": 2, "rotation": 4}
+"""How often the encoder sees an example of a batch, where that is more than once."""
 
 
 @pytest.fixture
@@ -72,7 +78,7 @@ def test_views_are_as_many_for_each_example_and_repeat_with_the_seed(method: Met
     points, labels, _ = working_set
     constraints = method.constraints(points, labels)
     views, again = (view_features(method, points, constraints) for _ in range(2))
-    assert len(views) % len(constraints.nodes) == 0
+    assert len(views) == VIEWS.get(method.name, 1) * len(constraints.nodes)
     assert views.shape[1] == WIDTH
     assert torch.equal(views, again)
     inputs = inputs_of(method, points)
@@ -113,7 +119,7 @@ def test_a_trainer_has_posteriors_of_every_example_where_its_method_names_classe
         assert torch.equal(found.confidence[:16], torch.ones(16).double())
 
 
-def test_minibatches_are_full_disjoint_in_order_and_refer_to_their_nodes(method: Method, working_set) -> None:
+def test_minibatches_are_full_and_refer_to_their_nodes(method: Method, working_set) -> None:
     points, labels, _ = working_set
     constraints = method.constraints(points, labels)
     batches = list(constraints.minibatches(10, torch.Generator().manual_seed(0)))
@@ -180,30 +186,57 @@ def test_statistics_are_finite_numbers(method: Method, working_set) -> None:
     assert all(isinstance(value, float) and value == value for value in found.values())
 
 
+def steps_of(trainer: Trainer) -> int:
+    """Steps of an epoch of one pass, by the constraints of the first."""
+    rows = trainer._working_set(1)
+    trainer.method.begin_epoch(1)
+    constraints = trainer.method.constraints(trainer._features(trainer.data.inputs[rows]), trainer.data.labels[rows])
+    return len(constraints) // min(trainer.settings.batch_size, len(constraints))
+
+
+def lively(method: Method) -> float:
+    """A learning rate that moves the weights and undoes nothing: of losses that are sums, or means."""
+    return 1e-2 if isinstance(method, Baseline | Consensus) else 1e-5
+
+
 @pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
 def test_a_hundred_steps_stay_finite_and_repeat(method: Method, make_clusters) -> None:
     points, classes = make_clusters(1, 120, WIDTH, 4)
-    labels = torch.where(torch.arange(120) < 20, classes, -1)
+    data = TrainingData(inputs_of(method, points), torch.where(torch.arange(120) < 20, classes, -1))
 
-    def train() -> torch.Tensor:
+    def trainer(passes: int) -> Trainer:
         torch.manual_seed(0)
         encoder = nn.Sequential(nn.Flatten(), nn.Linear(WIDTH, 32), nn.ReLU(), nn.Linear(32, WIDTH))
         settings = TrainingSettings(
-            epochs=4, epochs_per_partition=2, batch_size=12, lr=1e-6, metric_every="batch", selection="last"
+            epochs=2, passes=passes, batch_size=12, lr=lively(method), metric_every="batch", selection="last"
         )
-        trainer = Trainer(
-            encoder,
-            build_method(method.name, **dataclasses.asdict(method.settings)),
-            TrainingData(inputs_of(method, points), labels),
-            settings,
-        )
-        while trainer.epoch < 4:
-            trainer._train_epoch()
-        return trainer._embed(torch.arange(len(trainer.data.inputs)))
+        return Trainer(encoder, build_method(method.name, **dataclasses.asdict(method.settings)), data, settings)
 
-    first = train()
+    passes = -(-50 // steps_of(trainer(1)))
+    seen: list[int] = []
+
+    def train() -> tuple[Tensor, Tensor]:
+        running = trainer(passes)
+        running.progress = Counting(seen)
+        start = running.encoder[1].weight.detach().clone()
+        running.fit()
+        return running._embed(torch.arange(len(running.data.inputs))), running.encoder[1].weight.detach() - start
+
+    (first, moved), (second, _) = train(), train()
+    assert len(seen) >= 2 * 100
     assert torch.isfinite(first).all()
-    assert torch.equal(first, train())
+    assert float(moved.abs().max()) > 1e-4
+    assert torch.equal(first, second)
+
+
+class Counting(Silent):
+    """Counts steps."""
+
+    def __init__(self, seen: list[int]) -> None:
+        self.seen = seen
+
+    def batch(self, epoch: int, done: int, total: int) -> None:
+        self.seen.append(done)
 
 
 class StopAfter(Silent):
@@ -225,20 +258,43 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(method: Method, make_cluste
     def trainer(run: Run) -> Trainer:
         torch.manual_seed(0)
         encoder = linear_encoder()
-        again = build_method(method.name, **dataclasses.asdict(method.settings))
-        settings = TrainingSettings(epochs=3, epochs_per_partition=1, partition_size=40, lr=1e-6, selection="last")
+        again = build_method(method.name, **dataclasses.asdict(method.settings) | views_on(method))
+        settings = TrainingSettings(
+            epochs=3,
+            epochs_per_partition=1,
+            partition_size=40,
+            passes=2,
+            batch_size=5,
+            optimizer="adam",
+            lr=1e-3,
+            average=0.9,
+            selection="last",
+        )
         return Trainer(encoder, again, TrainingData(inputs_of(method, points), labels), settings, run=run)
 
-    whole = trainer(Run.create(tmp_path / "whole", {})).fit()
+    first = trainer(Run.create(tmp_path / "whole", {}))
+    whole = first.fit()
     parts = Run.create(tmp_path / "parts", {})
     stopped = trainer(parts)
     stopped.progress = StopAfter(1)
     assert stopped.fit().interrupted
-    resumed = trainer(parts).fit()
+    second = trainer(parts)
+    resumed = second.fit()
     assert torch.equal(resumed.metric.factor, whole.metric.factor)
-    assert torch.equal(resumed.encoder[1].weight, whole.encoder[1].weight)
+    assert same_tensors(resumed.encoder.state_dict(), whole.encoder.state_dict())
+    assert same_tensors(second.method.state_dict(), first.method.state_dict())
+    assert same_tensors(optimizer_tensors(second.optimizer), optimizer_tensors(first.optimizer))
     assert resumed.epochs == whole.epochs == 3
     assert resumed.guards == whole.guards
+
+
+def views_on(method: Method) -> dict[str, str]:
+    """Views for the method that makes none of its own accord, so that its steps draw random numbers too."""
+    return {"augmentation": "objects"} if method.name == "rotation" else {}
+
+
+def same_tensors(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
 @pytest.mark.gpu
@@ -260,6 +316,34 @@ def test_a_gpu_trains_what_the_cpu_trains(method: Method, metric_every: str, mak
     assert there.metric.factor.shape == here.metric.factor.shape
     assert torch.isfinite(there.metric.factor).all()
     assert set(there.guards) == set(here.guards)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_recorded_step_trains_what_a_plain_one_trains(method: Method, precision: str, make_clusters) -> None:
+    if not method.capturable_loss:
+        pytest.skip("the method does not say that its steps can be recorded")
+    points, classes = make_clusters(3, 90, WIDTH, 3)
+    data = TrainingData(inputs_of(method, points), torch.where(torch.arange(90) < 15, classes, -1))
+    settings = TrainingSettings(
+        epochs=3, passes=2, batch_size=5, lr=lively(method), average=0.9, precision=precision, selection="last"
+    )
+
+    def train(recorded: bool) -> Trainer:
+        torch.manual_seed(0)
+        own = dataclasses.asdict(method.settings) | ({"augmentation": "none"} if method.needs.views else {})
+        trainer = Trainer(linear_encoder(), build_method(method.name, **own), data, settings, device="cuda")
+        if not recorded:
+            trainer.step._graphed = None
+        trainer.fit()
+        return trainer
+
+    there, here = train(True), train(False)
+    for part in ("encoder", "method"):
+        expected = getattr(here, part).state_dict()
+        for name, tensor in getattr(there, part).state_dict().items():
+            torch.testing.assert_close(tensor, expected[name], rtol=2e-2, atol=2e-3, msg=f"{part}.{name}")
 
 
 @pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
@@ -311,6 +395,29 @@ def test_a_capturable_step_reads_no_value_on_the_host(method: Method, working_se
     updated = step(metric, step.views([batch.nodes.to("meta")])[0], abstract)
     assert updated.factor.shape == metric.factor.shape
     assert all(parameter.grad is not None for parameter in (*encoder.parameters(), *method.parameters()))
+
+
+@pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
+def test_a_blank_example_does_not_undo_the_network(method: Method, make_clusters) -> None:
+    """Without biases its output is zero, which has no direction: its gradient must not be that of a tiny vector."""
+    points, classes = make_clusters(5, 60, WIDTH, 3)
+    labels = torch.where(torch.arange(60) < 15, classes, -1)
+    points[[0, 40]] = 0.0
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(WIDTH, 32, bias=False), nn.ReLU(), nn.Linear(32, WIDTH, bias=False))
+    settings = TrainingSettings(epochs=2, batch_size=10, lr=lively(method), selection="last")
+    again = build_method(method.name, **dataclasses.asdict(method.settings))
+    Trainer(encoder, again, TrainingData(inputs_of(method, points), labels), settings).fit()
+    assert all(float(parameter.detach().abs().max()) < 10 for parameter in encoder.parameters())
+
+
+def test_a_frozen_encoder_is_refused_where_nothing_else_learns(method: Method, working_set) -> None:
+    points, labels, _ = working_set
+    data, settings = TrainingData(inputs_of(method, points), labels), TrainingSettings(lr=0.0, selection="last")
+    if type(method).update_metric is not Method.update_metric:
+        Trainer(linear_encoder(), method, data, settings)
+        return
+    with pytest.raises(InputError, match=r"lr is 0.*Set lr above 0, or use a method that learns a metric"):
+        Trainer(linear_encoder(), method, data, settings)
 
 
 @pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from semimetric.data import augmentation_for
 from semimetric.encoders import encode, unit_features
 from semimetric.errors import InputError
+from semimetric.methods import rotation
 from semimetric.methods.baseline import head_logits, unit_points
-from semimetric.methods.rotation import Rotation, RotationSettings, quarter_turns
+from semimetric.methods.rotation import Rotation, RotationSettings
 from semimetric.metric import Metric
 from semimetric.training import Trainer, TrainingData, TrainingSettings
 
@@ -52,14 +53,22 @@ def test_four_successive_quarter_turns_are_none() -> None:
         assert torch.equal(images, inputs) == (turns == 4)
 
 
-def test_every_turn_is_as_frequent_as_the_others_in_every_batch() -> None:
+def test_every_turn_is_as_frequent_as_the_others_in_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[torch.Tensor] = []
+    compute = rotation.cross_entropy
+
+    def keep(logits: Tensor, targets: Tensor) -> Tensor:
+        told.append(targets)
+        return compute(logits, targets)
+
+    monkeypatch.setattr(rotation, "cross_entropy", keep)
     method = prepared(pictures(30, 1, 4, 4))
     constraints = method.constraints(features_of(30), torch.full((30,), -1))
     batches = list(constraints.minibatches(7, seeded()))
     assert len(batches) == 4
     for batch in batches:
-        assert torch.equal(quarter_turns(len(batch), torch.device("cpu")).bincount(), torch.tensor([7] * 4))
-        assert not batch.targets.any()
+        method.loss(Metric.identity(WIDTH), features_of(28), batch)
+        assert torch.equal(told[-1], torch.arange(4).repeat_interleave(7))
 
 
 def test_a_view_of_an_image_is_made_before_it_is_turned() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from semimetric.methods import build_method
-from semimetric.training.step import MOST_BATCHES, VIEW_BYTES, TrainingStep
+from semimetric.training.step import MOST_BATCHES, MOST_VIEWS, VIEW_BYTES, TrainingStep
 
 
 def step_of(inputs: torch.Tensor, **values) -> TrainingStep:
@@ -55,8 +55,8 @@ def test_on_a_gpu_views_are_made_for_as_many_batches_as_fit_into_little_memory(s
     bytes_of_an_example = (1 << 20) * dtype.itemsize
     count = step_on_gpu(1 << 20, dtype).at_once(size)
     assert 1 <= count <= MOST_BATCHES
-    assert count == 1 or count * size * bytes_of_an_example <= VIEW_BYTES
-    assert count == MOST_BATCHES or (count + 1) * size * bytes_of_an_example > VIEW_BYTES
+    assert count == 1 or MOST_VIEWS * count * size * bytes_of_an_example <= VIEW_BYTES
+    assert count == MOST_BATCHES or MOST_VIEWS * (count + 1) * size * bytes_of_an_example > VIEW_BYTES
 
 
 def test_on_a_gpu_so_many_batches_are_prepared_at_once() -> None:
