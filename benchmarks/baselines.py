@@ -41,15 +41,24 @@ def job(dataset: str, method: str, seed: int, entries: list[str], validate: bool
 
 
 def table(outcomes: list[dict[str, Any]]) -> list[list[str]]:
-    """Two lines for each dataset and method: its own start, and its end."""
+    """A line for each dataset and method; an Initial line stands above the methods that start from it."""
     lines = [["dataset", "row", "seeds", "NMI", "R@1", "R@2", "R@4", "R@8", "seconds"]]
+    started: list[str] = []
     for label in sorted({outcome["label"] for outcome in outcomes}, key=order):
         mine = [outcome for outcome in outcomes if outcome["label"] == label]
         dataset, method = label.split(" ")
-        seconds = spread([outcome["wall"] for outcome in mine], 0)
-        for when, name, last in (("initial", f"Initial of {method}", ""), ("final", method, seconds)):
-            scores = [spread([100 * outcome[when][column] for outcome in mine]) for column in COLUMNS]
-            lines.append([dataset, name, str(len(mine)), *scores, last])
+        start, end = (
+            [
+                dataset,
+                str(len(mine)),
+                *(spread([100 * outcome[when][column] for outcome in mine]) for column in COLUMNS),
+            ]
+            for when in ("initial", "final")
+        )
+        if start != started:
+            lines.append([dataset, "Initial", *start[1:], ""])
+            started = start
+        lines.append([dataset, method, *end[1:], spread([outcome["wall"] for outcome in mine], 0)])
     return lines
 
 
