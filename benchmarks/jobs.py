@@ -66,8 +66,7 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
 
 def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str, Any]:
     """Train on what is left after withholding 15 % of each class, keep the last model and score it on those."""
-    from semimetric.data import load_dataset
-    from semimetric.experiment import plan, prepare, pretrain_encoder, score
+    from semimetric.experiment import encoder_of, load_examples, plan, prepare, pretrain_encoder, score
     from semimetric.methods import build_method
     from semimetric.training import Silent, Trainer, choose_device
 
@@ -81,8 +80,8 @@ def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str,
     withheld = {"validation_share": 0.15, "selection": "last"}
     experiment = plan(job.dataset, job.method, job.seed, job.preset, **(withheld | job.settings))
     where = choose_device(device)
-    data = prepare(experiment, load_dataset(job.dataset, data_dir), where).data
-    encoder = build_encoder_of(experiment, data)
+    data = prepare(experiment, load_examples(experiment, data_dir, where), where).data
+    encoder = encoder_of(experiment, tuple(data.inputs.shape[1:]))
     method = build_method(experiment.method, **dataclasses.asdict(experiment.method_settings))
     trainer = Trainer(encoder, method, data, experiment.training, experiment.seed, where, progress=Keep())
     pretrain_encoder(experiment, trainer)
@@ -100,14 +99,6 @@ def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str,
         "seconds": result.seconds,
         "wall": time.perf_counter() - began,
     }
-
-
-def build_encoder_of(experiment: Any, data: Any) -> torch.nn.Module:
-    """The encoder that an experiment names, for its data."""
-    from semimetric.encoders import build_encoder
-
-    protocol = experiment.protocol
-    return build_encoder(protocol.encoder, tuple(data.inputs.shape[1:]), experiment.seed, protocol.init)
 
 
 def shuffled(dataset: Any, seed: int) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from consensus import spread
-from jobs import Job, build_encoder_of, changes, machine, run_job, write_result
+from jobs import Job, changes, machine, run_job, write_result
 from torch import Tensor
 
 NEIGHBORS = 10
@@ -60,7 +60,7 @@ def run_today(row: str, job: Job, data_dir: Path | None, device: str) -> dict[st
     if row == "consensus":
         return run_job(job, data_dir, device, 1)
     from semimetric.data import load_dataset
-    from semimetric.experiment import plan, prepare, score
+    from semimetric.experiment import encoder_of, plan, prepare, score
     from semimetric.methods import build_method
     from semimetric.metric import Metric
     from semimetric.training import choose_device
@@ -71,7 +71,7 @@ def run_today(row: str, job: Job, data_dir: Path | None, device: str) -> dict[st
     where = choose_device(device)
     prepared = prepare(experiment, load_dataset(job.dataset, data_dir), where)
     data = prepared.data
-    encoder = build_encoder_of(experiment, data).to(where)
+    encoder = encoder_of(experiment, tuple(data.inputs.shape[1:])).to(where)
     width = encoder(data.inputs[:2]).shape[1]
     method = build_method("consensus", **dataclasses.asdict(experiment.method_settings))
     method.prepare(data.inputs, data.labels, width, torch.Generator().manual_seed(job.seed))

@@ -15,7 +15,7 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 import semimetric
-from semimetric.errors import SemimetricError
+from semimetric.errors import InputError, SemimetricError
 from semimetric.experiment import ProtocolSettings, evaluate_run, plan, run_experiment
 from semimetric.methods import METHODS
 from semimetric.options import settings_options, with_options
@@ -55,7 +55,9 @@ _FIT_OPTIONS = settings_options(
 @app.command()
 @with_options(_FIT_OPTIONS)
 def fit(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the run; new or empty, unless --resume.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the run; new or empty, unless --resume.")
+    ] = None,
     dataset: Annotated[str, typer.Option(help="Benchmark dataset; 'semimetric datasets' lists them.")] = "digits",
     method: Annotated[str, typer.Option(help="Method; 'semimetric methods' lists them.")] = "consensus",
     preset: Annotated[str, typer.Option(help=f"Settings to start from: {', '.join(preset_names())}.")] = "default",
@@ -68,6 +70,9 @@ def fit(
     resume: Annotated[
         bool, typer.Option(help="Continue the run in --out where it stopped; where there is none, start it.")
     ] = False,
+    show_settings: Annotated[
+        bool, typer.Option("--show-settings", help="Print all settings in force, as JSON, and stop.")
+    ] = False,
     as_json: AsJson = False,
     **settings: Any,
 ) -> None:
@@ -76,6 +81,11 @@ def fit(
         torch.set_num_threads(threads)
     given = {name: value for name, value in settings.items() if value is not None}
     experiment = plan(dataset, method, seed, preset, **given)
+    if show_settings:
+        sys.stdout.write(json.dumps(experiment.config(), indent=2) + "\n")
+        return
+    if out is None:
+        raise InputError("--out is missing: name a folder for the run.")
     progress = RichProgress(stderr)
     if stderr.is_terminal:
         protocol, training = experiment.protocol, experiment.training
@@ -94,7 +104,7 @@ def fit(
     _print_outcome(outcome, as_json)
     if outcome["interrupted"]:
         stderr.print(
-            f"interrupted after epoch {outcome['epochs']}; the best model so far is in {out}. "
+            f"interrupted after epoch {outcome['epochs']}; the model that would be kept so far is in {out}. "
             "Continue with the same command and --resume.",
             highlight=False,
         )
@@ -106,9 +116,17 @@ def _print_outcome(outcome: dict[str, Any], as_json: bool) -> None:
         sys.stdout.write(json.dumps(outcome) + "\n")
         return
     title = f"{outcome['method']} on {outcome['dataset']}, seed {outcome['seed']}: test set, per cent"
-    stdout.print(score_table({"Initial": outcome["initial"], "Final": outcome["final"]}, title))
+    title += f", {outcome['components']} dimensions"
+    initial, final = outcome["initial"], outcome["final"]
+    stdout.print(score_table({"Initial": initial, "Final": final}, title))
     if outcome["best_epoch"] == 0 < outcome["epochs"]:
         stdout.print("No epoch beat the start: the model before training is kept.", highlight=False)
+    if all(final[name] < initial[name] for name in ("nmi", "recall@1")):
+        stdout.print(
+            f"Training made it worse. docs/methods/{outcome['method']}.md says when that happens; fewer or more epochs "
+            "or another lr may help.",
+            highlight=False,
+        )
     if outcome["trust"]:
         trust = outcome["trust"]
         stdout.print(f"Pseudo-labels after epoch {trust['epoch']}: {trust['sentence']}", highlight=False)
@@ -117,7 +135,7 @@ def _print_outcome(outcome: dict[str, Any], as_json: bool) -> None:
         stdout.print(f"guards at work (see {where}): {', '.join(outcome['guards'])}", highlight=False)
     which = "last" if outcome["selection"] == "last" else "best"
     stdout.print(
-        f"{which} epoch {outcome['best_epoch']} of {outcome['epochs']}, {outcome['seconds']:.0f} s on "
+        f"{which} epoch {outcome['best_epoch']} of {outcome['planned_epochs']}, {outcome['seconds']:.0f} s on "
         f"{outcome['device']}, run in {outcome['run']}",
         highlight=False,
     )
@@ -233,4 +251,14 @@ def main() -> None:
         app()
     except SemimetricError as error:
         stderr.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
+        raise SystemExit(2) from error
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "memory" not in str(error):
+            raise
+        reason = str(error).splitlines()[-1]
+        stderr.print(
+            f"[red]error:[/red] memory ran out: {escape(reason)} Take smaller batches, fewer examples or smaller "
+            "settings.",
+            highlight=False,
+        )
         raise SystemExit(2) from error

@@ -13,6 +13,10 @@ class DataError(SemimetricError):
     """A dataset is missing, incomplete or damaged."""
 
 
+class DataWarning(UserWarning):
+    """A dataset can be used, but is not as it was published."""
+
+
 class RunError(SemimetricError):
     """A run folder cannot be written, read or continued."""
 

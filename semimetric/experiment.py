@@ -14,7 +14,9 @@ import semimetric
 from semimetric.checks import check_choice
 from semimetric.data import (
     Dataset,
+    Fit,
     Preprocess,
+    PreprocessName,
     Withheld,
     apply_in_chunks,
     build_preprocess,
@@ -23,6 +25,7 @@ from semimetric.data import (
     restore_preprocess,
     split_examples,
 )
+from semimetric.descriptors import described
 from semimetric.encoders import build_encoder, encode, encoder_names
 from semimetric.errors import InputError, RunError
 from semimetric.evaluation import evaluate
@@ -57,10 +60,15 @@ class ProtocolSettings:
         "examples", "What the validation share is of: examples of each class, or whole classes, where new ones come."
     )
     encoder: str = setting("small-cnn", f"Network: {', '.join(encoder_names())}.")
-    init: Literal["gaussian", "he"] = setting("gaussian", "Start weights of the paper's networks.")
-    preprocess: Literal["mean-image", "standardize", "whiten", "none"] = setting(
-        "standardize", "Scaling of the inputs."
+    backbone: str = setting(
+        "", "Pretrained network, kept as it is, whose descriptors of the images are learned from; none: the images."
     )
+    weights: str = setting("", "File with the weights of the backbone, or of the encoder where there is none.")
+    descriptors: str = setting("", "File that keeps the descriptors of the backbone for the next run.")
+    side: int = setting(0, "Side in pixels to which photographs are brought; 0 takes the dataset's own, 256.")
+    fit: Fit = setting("crop", "How photographs are brought to a square.")
+    init: Literal["gaussian", "he"] = setting("gaussian", "Start weights of the paper's networks.")
+    preprocess: PreprocessName = setting("standardize", "Scaling of the inputs.")
 
 
 @dataclass(frozen=True)
@@ -180,6 +188,33 @@ def prepare(experiment: Experiment, dataset: Dataset, device: torch.device | str
     return Prepared(data, test_inputs, dataset.test.labels, preprocess)
 
 
+def load_examples(
+    experiment: Experiment, data_dir: Path | None, device: torch.device, progress: Progress | None = None
+) -> Dataset:
+    """The dataset of an experiment, or its descriptors by a frozen network."""
+    protocol = experiment.protocol
+    dataset = load_dataset(experiment.dataset, data_dir, protocol.side or None, protocol.fit)
+    if not protocol.backbone:
+        return dataset
+    if progress is not None:
+        progress.stage(f"describing {len(dataset.train) + len(dataset.test):,} images by {protocol.backbone}")
+    return described(
+        dataset,
+        protocol.backbone,
+        Path(protocol.weights) if protocol.weights else None,
+        experiment.seed,
+        device,
+        Path(protocol.descriptors) if protocol.descriptors else None,
+    )
+
+
+def encoder_of(experiment: Experiment, shape: tuple[int, ...]) -> nn.Module:
+    """The encoder that an experiment trains, for inputs of a shape."""
+    protocol = experiment.protocol
+    weights = protocol.weights if protocol.weights and not protocol.backbone else None
+    return build_encoder(protocol.encoder, shape, experiment.seed, protocol.init, weights)
+
+
 def run_experiment(
     experiment: Experiment,
     out: Path | None = None,
@@ -197,11 +232,9 @@ def run_experiment(
     where = choose_device(device)
     progress = progress or Silent()
     progress.stage(f"loading {experiment.dataset}")
-    prepared = prepare(experiment, dataset or load_dataset(experiment.dataset, data_dir), where)
+    prepared = prepare(experiment, dataset or load_examples(experiment, data_dir, where, progress), where)
     method = build_method(experiment.method, **dataclasses.asdict(experiment.method_settings))
-    encoder = build_encoder(
-        experiment.protocol.encoder, tuple(prepared.data.inputs.shape[1:]), experiment.seed, experiment.protocol.init
-    )
+    encoder = encoder_of(experiment, tuple(prepared.data.inputs.shape[1:]))
     trainer = Trainer(
         encoder, method, prepared.data, experiment.training, experiment.seed, where, run=None, progress=progress
     )
@@ -217,7 +250,9 @@ def run_experiment(
         "seed": experiment.seed,
         "initial": initial,
         "final": final,
+        "components": result.metric.factor.shape[1],
         "best_epoch": result.best_epoch,
+        "planned_epochs": experiment.training.epochs,
         "selection": experiment.training.selection,
         "epochs": result.epochs,
         "interrupted": result.interrupted,
@@ -271,11 +306,11 @@ def evaluate_run(
     run = Run.open(path)
     experiment = Experiment.from_config(run.config())
     where = choose_device(device)
-    dataset = load_dataset(experiment.dataset, data_dir)
+    dataset = load_examples(experiment, data_dir, where)
     scaling, _ = run.read_tensors("preprocess.safetensors")
     inputs = apply_in_chunks(restore_preprocess(experiment.protocol.preprocess, scaling), dataset.test.inputs)
     tensors, state = run.read_tensors("model.safetensors")
-    encoder = build_encoder(experiment.protocol.encoder, tuple(inputs.shape[1:]), experiment.seed)
+    encoder = encoder_of(experiment, tuple(inputs.shape[1:]))
     try:
         load_model(encoder, tensors)
     except RuntimeError as error:

@@ -35,6 +35,21 @@ _PAPER_CIFAR10: Values = _PAPER_MNIST | {
     "pretrain_flip": True,
 }
 
+_FINE_GRAINED: Values = {
+    "backbone": "googlenet-rmac",
+    "encoder": "linear",
+    "preprocess": "none",
+    "labels_per_class": 5,
+    "validation_share": 0.15,
+    "withheld": "classes",
+    "selection": "validation",
+    "epochs": 200,
+    "epochs_per_partition": 1,
+    "partition_size": 1_000_000,
+    "batch_size": 100,
+    "metric_every": "epoch",
+}
+
 _UNLABELLED_VALIDATION: Values = {"validation_share": 0.0, "selection": "labels"}
 
 PRESETS: dict[str, dict[str, Values]] = {
@@ -48,8 +63,16 @@ PRESETS: dict[str, dict[str, Values]] = {
         "mnist": _PAPER_MNIST | _UNLABELLED_VALIDATION,
         "fashion-mnist": _PAPER_MNIST | _UNLABELLED_VALIDATION,
         "cifar10": _PAPER_CIFAR10 | _UNLABELLED_VALIDATION,
+        "cub200": _FINE_GRAINED,
+        "cars196": _FINE_GRAINED,
     },
-    "paper": {"mnist": _PAPER_MNIST, "fashion-mnist": _PAPER_MNIST, "cifar10": _PAPER_CIFAR10},
+    "paper": {
+        "mnist": _PAPER_MNIST,
+        "fashion-mnist": _PAPER_MNIST,
+        "cifar10": _PAPER_CIFAR10,
+        "cub200": _FINE_GRAINED | {"withheld": "examples"},
+        "cars196": _FINE_GRAINED | {"withheld": "examples"},
+    },
 }
 """What is the same for all methods on a dataset, unless a method says otherwise."""
 
@@ -123,7 +146,7 @@ BASELINES: dict[str, Values] = {
 _BASELINES_ON_DIGITS: dict[str, Values] = {
     "rotation": {"lr": 1e-4, "epochs": 10},
     "instance": {"passes": 10, "temperature": 0.2},
-    "deepcluster": {"passes": 10, "lr": 3e-3},
+    "deepcluster": {"passes": 10, "lr": 3e-3, "epochs": 8},
 }
 """A pass over so few examples is a handful of steps."""
 

@@ -71,7 +71,8 @@ def test_unless_told_otherwise_it_says_how_far_to_trust_its_pseudo_labels(tmp_pa
         (["--k", "5000"], "k must be below the number of examples in the graph"),
         (["--dataset", "mnits"], "mnist"),
         (["--method", "magic"], "method must be one of"),
-        (["--labels-per-class", "0"], "labels_per_class"),
+        (["--labels-per-class", "0"], "needs labels and there is none"),
+        (["--labels-per-class", "-1"], "labels_per_class"),
         (["--labels-per-class", "1000"], "1000"),
         (["--encoder", "resnet"], "encoder must be one of"),
         (["--device", "tpu"], "device must be one of auto, cpu, cuda"),
@@ -129,7 +130,7 @@ def test_methods_and_datasets_are_listed(tmp_path: Path) -> None:
     assert "views" not in needs["affinity-triplets"]
     listed = semimetric("datasets", "--json", "--data-dir", tmp_path, XDG_CACHE_HOME=str(tmp_path), SEMIMETRIC_DATA="")
     rows = {row["name"]: row for row in json.loads(listed.stdout)}
-    assert set(rows) == {"digits", "mnist", "fashion-mnist", "cifar10"}
+    assert set(rows) == {"digits", "mnist", "fashion-mnist", "cifar10", "cub200", "cars196"}
     assert rows["digits"]["found"] == "inside scikit-learn"
     assert rows["mnist"]["found"] is None
     table = semimetric("datasets", "--data-dir", tmp_path, XDG_CACHE_HOME=str(tmp_path), SEMIMETRIC_DATA="").stdout

@@ -3,8 +3,10 @@
 from semimetric.data.augment import Augmentation, augment, check_augmentation, rotate_quarters
 from semimetric.data.examples import Dataset, Examples
 from semimetric.data.fetch import fetch_dataset
+from semimetric.data.photos import Fit, PhotoReader, decode_image, read_photos
 from semimetric.data.preprocess import (
     Identity,
+    ImageNet,
     MeanImage,
     Preprocess,
     PreprocessName,
@@ -25,8 +27,11 @@ __all__ = [
     "Dataset",
     "DatasetListing",
     "Examples",
+    "Fit",
     "Identity",
+    "ImageNet",
     "MeanImage",
+    "PhotoReader",
     "Preprocess",
     "PreprocessName",
     "Split",
@@ -42,12 +47,14 @@ __all__ = [
     "check_augmentation",
     "check_dataset",
     "dataset_names",
+    "decode_image",
     "describe_datasets",
     "fetch_dataset",
     "kind_of",
     "load_dataset",
     "partitions",
     "preset_views",
+    "read_photos",
     "restore_preprocess",
     "rotate_quarters",
     "split_examples",

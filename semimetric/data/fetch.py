@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from semimetric.data.cifar import read_rows
+from semimetric.data.fine_grained import PhotoBenchmark
 from semimetric.data.idx import read_content
 from semimetric.data.official import check_content, find_file
 from semimetric.data.registry import Benchmark, base_folders, find_benchmark
@@ -76,6 +77,11 @@ def fetch_dataset(
         Addresses to try, in order, instead of the official ones.
     """
     benchmark = find_benchmark(name)
+    if isinstance(benchmark, PhotoBenchmark):
+        raise InputError(
+            f"{name} cannot be fetched for you, since its licence does not let others pass it on. {benchmark.remedy} "
+            f"and put it into {base_folders(data_dir)[0] / name}, as published or as one folder for each class."
+        )
     if not benchmark.checksums:
         raise InputError(f"There is nothing to fetch for {name!r}: it is inside scikit-learn; load it as it is.")
     _check_mirrors(mirrors or ())

@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from semimetric.errors import InputError
 
-PreprocessName = Literal["mean-image", "standardize", "whiten", "none"]
+PreprocessName = Literal["mean-image", "standardize", "whiten", "imagenet", "none"]
 
 _CHUNK = 4096
 _CONTRAST_FLOOR = 40.0
 _WHITENING_FLOOR = 10.0
+_IMAGENET_MEAN = (0.485, 0.456, 0.406)
+_IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class Preprocess(nn.Module, ABC):
@@ -104,6 +106,37 @@ class Standardize(Preprocess):
         """Return (inputs - mean) / std."""
         _check_shape(inputs.shape[1:2] + (1,) * (inputs.ndim - 2), self.mean.shape)
         return ((_floating(inputs) - self.mean) / self.std).float()
+
+
+class ImageNet(Standardize):
+    """What networks trained on ImageNet expect of RGB images in the range 0..255: its statistics, not the inputs'.
+
+    With x/255 in the range 0..1, (x/255 - m) / s, where m = (0.485, 0.456, 0.406) and s = (0.229, 0.224, 0.225)
+    are the means and standard deviations of red, green and blue.
+    """
+
+    @classmethod
+    def fit(cls, inputs: Tensor) -> Self:
+        """Nothing to compute, but inputs that are not colour images in the range 0..255 are refused."""
+        if inputs.ndim != 4 or inputs.shape[1] != 3:
+            raise InputError(
+                f"'imagenet' needs RGB images (N, 3, H, W), but the inputs have shape {tuple(inputs.shape)}; "
+                "use 'standardize' for others."
+            )
+        _check_byte_range(inputs)
+        mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (_IMAGENET_MEAN, _IMAGENET_STD))
+        return cls(mean=(255 * mean).to(inputs.device), std=(255 * std).to(inputs.device))
+
+
+def _check_byte_range(inputs: Tensor) -> None:
+    if inputs.dtype == torch.uint8 or len(inputs) == 0:
+        return
+    low, high = float(inputs.min()), float(inputs.max())
+    if low < 0 or not 1 < high <= 255:
+        raise InputError(
+            f"'imagenet' needs images in the range 0 to 255, but the inputs go from {low:g} to {high:g}; "
+            "give the images as uint8."
+        )
 
 
 class Whiten(Preprocess):
@@ -199,6 +232,7 @@ _KINDS: dict[str, type[Preprocess]] = {
     "mean-image": MeanImage,
     "standardize": Standardize,
     "whiten": Whiten,
+    "imagenet": ImageNet,
     "none": Identity,
 }
 

@@ -14,7 +14,9 @@ import torch
 
 from semimetric.data.cifar import cifar_variants, load_cifar
 from semimetric.data.examples import Dataset, Examples
+from semimetric.data.fine_grained import CARS196, CUB200, PhotoBenchmark
 from semimetric.data.idx import idx_variants, load_idx
+from semimetric.data.photos import Fit
 from semimetric.errors import DataError, InputError
 
 DATA_VARIABLE = "SEMIMETRIC_DATA"
@@ -23,10 +25,10 @@ INSIDE_SKLEARN = "inside scikit-learn"
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What is known of a benchmark dataset before it is loaded.
+    """What is known of a benchmark dataset in a few official files before it is loaded, and how to load it.
 
     ``checksums`` maps each official file to the SHA-256 of its uncompressed content; ``variants`` gives the
-    relative paths under which such a file may lie; ``load`` reads a folder against the checksums.
+    relative paths under which such a file may lie; ``read`` reads a folder against the checksums.
     """
 
     name: str
@@ -37,14 +39,48 @@ class Benchmark:
     class_names: tuple[str, ...]
     checksums: Mapping[str, str]
     variants: Callable[[str], tuple[str, ...]]
-    load: Callable[[Path, Mapping[str, str]], tuple[Examples, Examples]]
+    read: Callable[[Path, Mapping[str, str]], tuple[Examples, Examples]]
     shared_folders: tuple[Path, ...] = ()
 
-    def missing_from(self, folder: Path) -> tuple[str, ...]:
-        """Return the official files that ``folder`` lacks."""
-        return tuple(
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return len(self.class_names)
+
+    @property
+    def needs_folder(self) -> bool:
+        """Whether there are files to look for."""
+        return bool(self.checksums)
+
+    @property
+    def remedy(self) -> str:
+        """How to get the dataset."""
+        return f"Get it with `semimetric datasets fetch {self.name}`"
+
+    def missing_from(self, folder: Path) -> tuple[str, ...] | None:
+        """Return the official files that ``folder`` lacks; None if it has none of them."""
+        missing = tuple(
             name for name in self.checksums if not any((folder / variant).is_file() for variant in self.variants(name))
         )
+        return None if len(missing) == len(self.checksums) else missing
+
+    def check_options(self, side: int | None, fit: Fit, workers: int | None) -> None:
+        """Refuse options for photographs: these images have one size."""
+        if side is not None or fit != "crop":
+            given = f"side={side}" if side is not None else f"fit={fit!r}"
+            size = "x".join(map(str, self.shape))
+            raise InputError(f"{given} is for datasets of photographs; the images of {self.name!r} are {size}.")
+
+    def load(self, folder: Path, side: int | None, fit: Fit, workers: int | None) -> Dataset:
+        """Read all examples, refusing what is not as published."""
+        self.check_options(side, fit, workers)
+        try:
+            train, test = self.read(folder, self.checksums)
+        except DataError as error:
+            raise DataError(
+                f"{error} Remove that copy and get a good one with `semimetric datasets fetch {self.name}`."
+            ) from error
+        return Dataset(self.name, train, test, self.class_names)
 
 
 @dataclass(frozen=True)
@@ -76,7 +112,7 @@ def _load_digits(folder: Path, checksums: Mapping[str, str]) -> tuple[Examples, 
 
 _DIGIT_NAMES = tuple(str(digit) for digit in range(10))
 
-_BENCHMARKS = (
+_BENCHMARKS: tuple[Benchmark | PhotoBenchmark, ...] = (
     Benchmark(
         name="digits",
         summary="handwritten digits, small (values 0 to 16)",
@@ -86,7 +122,7 @@ _BENCHMARKS = (
         class_names=_DIGIT_NAMES,
         checksums=MappingProxyType({}),
         variants=lambda name: (),
-        load=_load_digits,
+        read=_load_digits,
     ),
     Benchmark(
         name="mnist",
@@ -104,7 +140,7 @@ _BENCHMARKS = (
             }
         ),
         variants=idx_variants,
-        load=load_idx,
+        read=load_idx,
     ),
     Benchmark(
         name="fashion-mnist",
@@ -133,7 +169,7 @@ _BENCHMARKS = (
             }
         ),
         variants=idx_variants,
-        load=load_idx,
+        read=load_idx,
         shared_folders=(Path("/usr/share/datasets/fashion-mnist"),),  # Debian's dataset-fashion-mnist
     ),
     Benchmark(
@@ -165,8 +201,10 @@ _BENCHMARKS = (
             }
         ),
         variants=cifar_variants,
-        load=load_cifar,
+        read=load_cifar,
     ),
+    CUB200,
+    CARS196,
 )
 
 
@@ -175,7 +213,7 @@ def dataset_names() -> tuple[str, ...]:
     return tuple(benchmark.name for benchmark in _BENCHMARKS)
 
 
-def find_benchmark(name: str) -> Benchmark:
+def find_benchmark(name: str) -> Benchmark | PhotoBenchmark:
     """Look a benchmark up by name."""
     for benchmark in _BENCHMARKS:
         if benchmark.name == name:
@@ -197,7 +235,7 @@ def base_folders(data_dir: Path | str | None) -> list[Path]:
     return [*(Path(folder).expanduser() for folder in named if folder), Path(cache) / "semimetric"]
 
 
-def _places(benchmark: Benchmark, data_dir: Path | str | None) -> list[Path]:
+def _places(benchmark: Benchmark | PhotoBenchmark, data_dir: Path | str | None) -> list[Path]:
     *named, cache = base_folders(data_dir)
     others = set(dataset_names()) - {benchmark.name}  # MNIST's files and Fashion-MNIST's have the same names
     inside_named = [
@@ -206,11 +244,11 @@ def _places(benchmark: Benchmark, data_dir: Path | str | None) -> list[Path]:
     return [*inside_named, cache / benchmark.name, *benchmark.shared_folders]
 
 
-def _locate(benchmark: Benchmark, data_dir: Path | str | None) -> Path | None:
+def _locate(benchmark: Benchmark | PhotoBenchmark, data_dir: Path | str | None) -> Path | None:
     """Return the first place with the whole dataset, else the first with a part of it, else None."""
-    missing = {place: len(benchmark.missing_from(place)) for place in _places(benchmark, data_dir)}
-    best = min(missing, key=lambda place: (missing[place] > 0, missing[place] == len(benchmark.checksums)))
-    return best if missing[best] < len(benchmark.checksums) else None
+    missing = {place: benchmark.missing_from(place) for place in _places(benchmark, data_dir)}
+    found = [place for place in missing if missing[place] is not None]
+    return min(found, key=lambda place: missing[place] != (), default=None)
 
 
 def describe_datasets(data_dir: Path | str | None = None) -> list[DatasetListing]:
@@ -218,46 +256,57 @@ def describe_datasets(data_dir: Path | str | None = None) -> list[DatasetListing
     return [_describe(benchmark, data_dir) for benchmark in _BENCHMARKS]
 
 
-def _describe(benchmark: Benchmark, data_dir: Path | str | None) -> DatasetListing:
-    folder = _locate(benchmark, data_dir) if benchmark.checksums else None
-    nowhere = None if benchmark.checksums else INSIDE_SKLEARN
+def _describe(benchmark: Benchmark | PhotoBenchmark, data_dir: Path | str | None) -> DatasetListing:
+    folder = _locate(benchmark, data_dir) if benchmark.needs_folder else None
+    nowhere = None if benchmark.needs_folder else INSIDE_SKLEARN
     return DatasetListing(
         name=benchmark.name,
         summary=benchmark.summary,
         train_size=benchmark.train_size,
         test_size=benchmark.test_size,
-        classes=len(benchmark.class_names),
+        classes=benchmark.classes,
         shape=benchmark.shape,
         found=str(folder) if folder else nowhere,
-        missing=benchmark.missing_from(folder) if folder else (),
+        missing=(benchmark.missing_from(folder) if folder else None) or (),
     )
 
 
-def load_dataset(name: str, data_dir: Path | str | None = None) -> Dataset:
+def load_dataset(
+    name: str,
+    data_dir: Path | str | None = None,
+    side: int | None = None,
+    fit: Fit = "crop",
+    workers: int | None = None,
+) -> Dataset:
     """Load a benchmark dataset as uint8 images.
 
     Its folder is looked for in ``data_dir`` (as ``data_dir/name`` or ``data_dir`` itself), in the folder that
     the environment variable SEMIMETRIC_DATA names (likewise) and in the user cache. Each file's content must
     have the published SHA-256; a file that has not is never used.
+
+    Photographs have no published SHA-256: a ``DataWarning`` says which are missing or cannot be decoded. All are
+    held in memory, N * 3 * side**2 bytes: 2.3 GB for the 11,788 of cub200 at side 256.
+
+    Parameters
+    ----------
+    side, fit : optional
+        To which size photographs are brought, and how (see ``decode_image``); 256 unless given. Other datasets
+        have their own size and refuse them.
+    workers : int, optional
+        Threads that decode photographs; one per processor unless given.
     """
     benchmark = find_benchmark(name)
-    folder = _folder_of(benchmark, data_dir) if benchmark.checksums else Path()
-    try:
-        train, test = benchmark.load(folder, benchmark.checksums)
-    except DataError as error:
-        raise DataError(
-            f"{error} Remove that copy and get a good one with `semimetric datasets fetch {name}`."
-        ) from error
-    return Dataset(name, train, test, benchmark.class_names)
+    benchmark.check_options(side, fit, workers)
+    folder = _folder_of(benchmark, data_dir) if benchmark.needs_folder else Path()
+    return benchmark.load(folder, side, fit, workers)
 
 
-def _folder_of(benchmark: Benchmark, data_dir: Path | str | None) -> Path:
+def _folder_of(benchmark: Benchmark | PhotoBenchmark, data_dir: Path | str | None) -> Path:
     folder = _locate(benchmark, data_dir)
     if folder is None:
         places = ", ".join(str(place) for place in _places(benchmark, data_dir))
         raise DataError(
-            f"Dataset {benchmark.name!r} was not found in any of: {places}. Get it with "
-            f"`semimetric datasets fetch {benchmark.name}`, or name the folder that holds it with --data-dir or "
-            f"{DATA_VARIABLE}."
+            f"Dataset {benchmark.name!r} was not found in any of: {places}. {benchmark.remedy}, or name the folder "
+            f"that holds it with --data-dir or {DATA_VARIABLE}."
         )
     return folder

@@ -1,6 +1,21 @@
 """Networks that turn examples into features."""
 
+from semimetric.encoders.adapters import wrap
 from semimetric.encoders.encode import encode, features_of, unit_features
+from semimetric.encoders.googlenet import GoogLeNet, load_googlenet
 from semimetric.encoders.registry import build_encoder, encoder_names, output_width
+from semimetric.encoders.rmac import RMAC, rmac
 
-__all__ = ["build_encoder", "encode", "encoder_names", "features_of", "output_width", "unit_features"]
+__all__ = [
+    "RMAC",
+    "GoogLeNet",
+    "build_encoder",
+    "encode",
+    "encoder_names",
+    "features_of",
+    "load_googlenet",
+    "output_width",
+    "rmac",
+    "unit_features",
+    "wrap",
+]

@@ -11,6 +11,11 @@ NORM_FLOOR = 1e-12
 """A row shorter than this has no direction, as that of a network whose last units are all dead."""
 
 
+CHUNK = 1024
+CHUNK_NUMBERS = 1 << 24
+"""So many examples are encoded at a time, of at most so many numbers: large photographs a hundred at a time."""
+
+
 def unit_features(outputs: Tensor) -> Tensor:
     """Rows of encoder outputs scaled to unit length.
 
@@ -40,8 +45,9 @@ def features_of(encoder: nn.Module, inputs: Tensor, precision: str = "float32") 
 
 
 @torch.no_grad()
-def encode(encoder: nn.Module, inputs: Tensor, chunk: int = 1024, precision: str = "float32") -> Tensor:
+def encode(encoder: nn.Module, inputs: Tensor, chunk: int | None = None, precision: str = "float32") -> Tensor:
     """Unit features (N, d) of all inputs in evaluation mode, by chunks; the encoder's mode is restored."""
+    chunk = chunk or max(1, min(CHUNK, CHUNK_NUMBERS // inputs[0].numel()))
     was_training = encoder.training
     encoder.eval()
     device = next((p.device for p in encoder.parameters()), inputs.device)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from semimetric.checks import check_choice
+from semimetric.encoders.adapters import LIBRARIES, library_encoder
+from semimetric.encoders.googlenet import SMALLEST, GoogLeNet, load_googlenet
 from semimetric.encoders.paper import cifar10_network, mnist_network
 from semimetric.encoders.residual import ResNet9
-from semimetric.encoders.small import mlp, small_cnn
+from semimetric.encoders.rmac import RMAC
+from semimetric.encoders.small import linear, mlp, small_cnn
 from semimetric.errors import InputError
 
 Shape = tuple[int, ...]
@@ -29,6 +33,10 @@ def _paper_cifar10(shape: Shape, init: str) -> nn.Module:
 
 def _mlp(shape: Shape, init: str) -> nn.Module:
     return mlp(prod(shape))
+
+
+def _linear(shape: Shape, init: str) -> nn.Module:
+    return linear(prod(shape))
 
 
 def _small_cnn(shape: Shape, init: str) -> nn.Module:
@@ -49,27 +57,55 @@ def _resnet9(shape: Shape, init: str) -> nn.Module:
     return ResNet9(shape[0])
 
 
+def _googlenet(weights: Path | str | None) -> GoogLeNet:
+    return GoogLeNet() if weights is None else load_googlenet(weights)
+
+
 _ENCODERS: dict[str, Callable[[Shape, str], nn.Module]] = {
     "paper-mnist": _paper_mnist,
     "paper-cifar10": _paper_cifar10,
     "small-cnn": _small_cnn,
     "mlp": _mlp,
+    "linear": _linear,
     "resnet9": _resnet9,
+}
+
+_PRETRAINED: dict[str, Callable[[Path | str | None], nn.Module]] = {
+    "googlenet": _googlenet,
+    "googlenet-rmac": lambda weights: RMAC(_googlenet(weights)),
 }
 
 
 def encoder_names() -> tuple[str, ...]:
-    """Names that ``build_encoder`` knows."""
-    return tuple(_ENCODERS)
+    """Names that ``build_encoder`` knows, besides ``timm:NAME`` and ``torchvision:NAME``."""
+    return (*_ENCODERS, *_PRETRAINED)
 
 
-def build_encoder(name: str, input_shape: Shape, seed: int, init: str = "gaussian") -> nn.Module:
-    """The named encoder with weights drawn from ``seed``; ``init`` concerns the paper's networks only."""
-    check_choice(name, encoder_names(), "encoder")
+def build_encoder(
+    name: str, input_shape: Shape, seed: int, init: str = "gaussian", weights: Path | str | None = None
+) -> nn.Module:
+    """The named encoder, from random numbers drawn from ``seed`` or from a file.
+
+    ``init`` concerns the paper's networks only. ``weights`` is a local file for ``googlenet``, ``googlenet-rmac``,
+    ``timm:NAME`` and ``torchvision:NAME``: encoders of photographs (3, height, width) that come normalised by the
+    statistics of ImageNet. They, too, start from random numbers where no file is given; nothing is downloaded.
+    """
+    from_library = name.startswith(tuple(f"{library}:" for library in LIBRARIES))
+    if not from_library:
+        check_choice(name, (*encoder_names(), *(f"{library}:NAME" for library in LIBRARIES)), "encoder")
     check_choice(init, ("gaussian", "he"), "init")
+    if name in _ENCODERS and weights is not None:
+        raise InputError(
+            f"weights must be left out for encoder {name!r}, which has no pretrained weights, got {str(weights)!r}. "
+            f"Encoders that take a file are {', '.join(_PRETRAINED)} and those of {' and '.join(LIBRARIES)}."
+        )
+    if name not in _ENCODERS:
+        _require_photographs(name, tuple(input_shape))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _ENCODERS[name](tuple(input_shape), init)
+        if from_library:
+            return library_encoder(name, weights)
+        return _PRETRAINED[name](weights) if name in _PRETRAINED else _ENCODERS[name](tuple(input_shape), init)
 
 
 def output_width(encoder: nn.Module, example: Tensor) -> int:
@@ -79,7 +115,7 @@ def output_width(encoder: nn.Module, example: Tensor) -> int:
     with torch.no_grad():
         try:
             output = encoder(example[:2])
-        except RuntimeError as error:
+        except (RuntimeError, AssertionError, ValueError) as error:
             raise InputError(
                 f"the encoder cannot take inputs of shape {tuple(example.shape[1:])}: {error}. "
                 "Choose an encoder that fits the data."
@@ -96,4 +132,12 @@ def _require_shape(name: str, shape: Shape, expected: Shape) -> None:
         raise InputError(
             f"encoder {name!r} takes inputs of shape {expected}, got {tuple(shape)}. "
             "Use 'small-cnn' for other images and 'mlp' for vectors."
+        )
+
+
+def _require_photographs(name: str, shape: Shape) -> None:
+    if len(shape) != 3 or shape[0] != 3 or min(shape[1:]) < SMALLEST:
+        raise InputError(
+            f"encoder {name!r} needs colour images (3, height, width) of at least {SMALLEST} x {SMALLEST} pixels, got "
+            f"{shape}. Use 'small-cnn' or 'resnet9' for smaller or grey images and 'mlp' for vectors."
         )

@@ -5,6 +5,13 @@ from __future__ import annotations
 from torch import nn
 
 
+def linear(features: int) -> nn.Sequential:
+    """(N, features) -> (N, features): a linear map that starts as the identity, for features that are good already."""
+    layer = nn.Linear(features, features, bias=False)
+    nn.init.eye_(layer.weight)
+    return nn.Sequential(nn.Flatten(), layer)
+
+
 def mlp(features: int, width: int = 64, hidden: int = 512) -> nn.Sequential:
     """(N, features) -> (N, width): one hidden layer with ReLU.
 

@@ -53,7 +53,8 @@ def collapse_warning(start: Spread, now: Spread, classes: int = 0) -> str | None
             f"the embedding is collapsing: the mean squared distance fell from {start.mean_distance:.3g} to "
             f"{now.mean_distance:.3g}."
         )
-    if now.effective_rank < max(1.5, SHRUNK * start.effective_rank) and classes != 2:
+    flat = now.effective_rank < max(1.5, SHRUNK * start.effective_rank)
+    if flat and now.effective_rank < start.effective_rank and classes != 2:
         return (
             f"the embedding is collapsing: its effective rank fell from {start.effective_rank:.1f} to "
             f"{now.effective_rank:.1f} dimensions."

@@ -5,7 +5,7 @@ U. K. Dutta, M. Harandi, C. C. Sekhar, "Semi-Supervised Metric Learning: A Deep 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,14 @@ from semimetric.checks import check_choice, check_fraction
 from semimetric.errors import InputError
 from semimetric.graph import graph_modes, nearest_neighbors, neighbor_density, propagate_affinities
 from semimetric.losses import angular_loss, angular_margins
-from semimetric.methods.base import Method, Needs, check_neighbor_count, random_projection
+from semimetric.methods.base import (
+    START_HELP,
+    Method,
+    Needs,
+    ProjectionStart,
+    check_neighbor_count,
+    projection_start,
+)
 from semimetric.metric import Euclidean, Geometry, Metric, Stiefel, minimize_angular
 from semimetric.mining import mine_triplets, triplet_shares
 from semimetric.settings import setting
@@ -58,6 +65,7 @@ class AffinityTripletsSettings:
     gamma: float = setting(0.99, "Share of the affinity that travels on at each step of the propagation, in (0, 1).")
     alpha: float = setting(40.0, "Angle of the loss in degrees, in (0, 90).")
     components: int = setting(64, "Dimensions l of the learned embedding, at most the encoder's d.")
+    start: ProjectionStart = setting("random", START_HELP)
     orthogonal: bool = setting(True, "Keep L orthonormal; without it the metric is free (the 'w/o orth' ablation).")
     cg_iterations: int = setting(10, "Conjugate-gradient iterations of one metric step.")
     anchors: Literal["all", "modes"] = setting("all", "Mine around all nodes, or around the modes of the graph.")
@@ -74,6 +82,7 @@ class AffinityTripletsSettings:
                 f"components and cg_iterations must be at least 1, got {self.components} and {self.cg_iterations}."
             )
         check_choice(self.anchors, ("all", "modes"), "anchors")
+        check_choice(self.start, ("random", "principal"), "start")
         check_choice(self.reduction, ("sum", "mean"), "reduction")
 
 
@@ -89,9 +98,11 @@ class AffinityTriplets(Method[Triplets]):
     Settings = AffinityTripletsSettings
     settings: AffinityTripletsSettings
 
-    def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
-        """A random orthonormal L, as in the paper."""
-        return random_projection(width, self.settings.components, generator)
+    def initial_metric(
+        self, width: int, generator: torch.Generator, features: Callable[[], Tensor] | None = None
+    ) -> Metric:
+        """A random orthonormal L, as in the paper, or principal components."""
+        return projection_start(width, self.settings.components, self.settings.start, generator, features)
 
     def check_working_set(self, labelled: int, unlabelled: int) -> None:
         """Every example needs k others."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +63,9 @@ class Constraints(Protocol):
 
 
 C = TypeVar("C", bound=Constraints)
+
+ProjectionStart = Literal["random", "principal"]
+START_HELP = "Where L starts: random, as in the paper, or at the principal components of the features."
 
 
 class Method(nn.Module, ABC, Generic[C]):
@@ -137,8 +140,13 @@ class Method(nn.Module, ABC, Generic[C]):
         Random numbers of an epoch may be drawn here, from torch's own generator, which training seeds and keeps.
         """
 
-    def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
-        """The metric to start from, for features of ``width`` dimensions; Euclidean distance unless there is more."""
+    def initial_metric(
+        self, width: int, generator: torch.Generator, features: Callable[[], Tensor] | None = None
+    ) -> Metric:
+        """The metric to start from, for features of ``width`` dimensions; Euclidean distance unless there is more.
+
+        ``features`` computes those of all training examples, for a start that depends on them.
+        """
         return Metric.identity(width)
 
     def check_working_set(self, labelled: int, unlabelled: int) -> None:
@@ -185,6 +193,22 @@ class Method(nn.Module, ABC, Generic[C]):
 
         ``active_share``, where a method has it, is the share of violated constraints; training watches it.
         """
+
+
+def projection_start(
+    width: int,
+    components: int,
+    start: ProjectionStart,
+    generator: torch.Generator,
+    features: Callable[[], Tensor] | None,
+) -> Metric:
+    """Where an orthonormal L (width, components) starts: at random, or at the principal components of the features."""
+    metric = random_projection(width, components, generator)
+    if start == "random" or components == 0:
+        return metric
+    if features is None:
+        raise InputError("start 'principal' needs the features of the examples, and there are none. Use 'random'.")
+    return Metric.principal(features(), components)
 
 
 def random_projection(width: int, components: int, generator: torch.Generator) -> Metric:

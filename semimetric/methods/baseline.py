@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from semimetric.checks import check_not_negative
+from semimetric.checks import check_choice, check_not_negative
 from semimetric.data import Views
 from semimetric.encoders import unit_features
-from semimetric.methods.base import C, Method, random_projection
+from semimetric.methods.base import START_HELP, C, Method, ProjectionStart, projection_start
 from semimetric.metric import Metric
 from semimetric.settings import setting
 
@@ -49,11 +49,13 @@ class BaselineSettings:
     """Hyper-parameters of every baseline."""
 
     components: int = setting(
-        0, "Dimensions of the embedding, a fixed random projection of the encoder's d features; 0 keeps all of them."
+        0, "Dimensions of the embedding, a fixed projection of the encoder's d features; 0 keeps all of them."
     )
+    start: ProjectionStart = setting("random", START_HELP)
 
     def __post_init__(self) -> None:
         check_not_negative(self.components, "components")
+        check_choice(self.start, ("random", "principal"), "start")
 
 
 class Baseline(Method[C]):
@@ -79,9 +81,11 @@ class Baseline(Method[C]):
         """What ``make_views`` makes of them."""
         return inputs if self.make_views is None else self.make_views(inputs)
 
-    def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
-        """Euclidean distance of the features or of a random projection."""
-        return random_projection(width, self.settings.components, generator)
+    def initial_metric(
+        self, width: int, generator: torch.Generator, features: Callable[[], Tensor] | None = None
+    ) -> Metric:
+        """Euclidean distance of the features or of a projection."""
+        return projection_start(width, self.settings.components, self.settings.start, generator, features)
 
     def embedding_width(self, width: int) -> int:
         """Dimensions of the embedding of features of ``width``."""

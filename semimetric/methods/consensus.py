@@ -8,7 +8,7 @@ is. The page in ``docs/methods`` has the formulae and the sources of the parts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -155,7 +155,9 @@ class Consensus(Method[Agreement]):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.make_views = preset_views(inputs, self.settings.augmentation, ("weak", "strong"))
 
-    def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
+    def initial_metric(
+        self, width: int, generator: torch.Generator, features: Callable[[], Tensor] | None = None
+    ) -> Metric:
         """Euclidean distance of the features; with ``components``, of a random projection until the first epoch."""
         return random_projection(width, self.settings.components, generator)
 

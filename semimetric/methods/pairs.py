@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
@@ -159,7 +159,9 @@ class PairMethod(Method[P]):
     settings: PairSettings
     capturable_loss = True
 
-    def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
+    def initial_metric(
+        self, width: int, generator: torch.Generator, features: Callable[[], Tensor] | None = None
+    ) -> Metric:
         """Euclidean distance, or distance after a random projection where fewer components are asked for."""
         components = self.settings.components
         if components > width:

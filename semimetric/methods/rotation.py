@@ -99,5 +99,5 @@ def check_turnable(inputs: Tensor) -> None:
     if height != width:
         raise InputError(
             f"inputs of method 'rotation' must be square images, got {height} x {width} pixels. "
-            "Crop or pad them to squares."
+            + ("Put the channels first." if width in (1, 3) else "Crop or pad them to squares.")
         )

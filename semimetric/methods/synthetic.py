@@ -6,6 +6,7 @@ U. K. Dutta, M. Harandi, C. C. Sekhar, "Unsupervised metric learning with synthe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,11 +59,9 @@ class SyntheticSettings(BaselineSettings):
         if not 0.0 < self.alpha < 90.0:
             raise InputError(f"alpha must lie strictly between 0 and 90 degrees, got {self.alpha}.")
         check_not_negative(self.orthogonality, "orthogonality")
-        if self.triplets_per_example < 1 or self.cg_iterations < 1:
-            raise InputError(
-                "triplets_per_example and cg_iterations must be at least 1, got "
-                f"{self.triplets_per_example} and {self.cg_iterations}."
-            )
+        for name in ("triplets_per_example", "cg_iterations"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
 
 class Synthetic(Baseline[Triplets]):
@@ -88,9 +87,11 @@ class Synthetic(Baseline[Triplets]):
         self.register_buffer("synthesis", torch.empty(0, 0, dtype=torch.float64))
         self.register_buffer("seed", torch.zeros((), dtype=torch.int64))
 
-    def initial_metric(self, width: int, generator: torch.Generator) -> Metric:
+    def initial_metric(
+        self, width: int, generator: torch.Generator, features: Callable[[], Tensor] | None = None
+    ) -> Metric:
         """Euclidean distance of the features or of a random projection; S starts from it."""
-        metric = super().initial_metric(width, generator)
+        metric = super().initial_metric(width, generator, features)
         self.synthesis = synthesis_start(metric.factor).to(self.synthesis.device)
         return metric
 

@@ -4,9 +4,10 @@ from semimetric.training.data import TrainingData, data_for
 from semimetric.training.device import choose_device
 from semimetric.training.pretrain import pretrain
 from semimetric.training.progress import Progress, Silent, TrainingWarning
+from semimetric.training.result import TrainingResult
 from semimetric.training.run import Run
 from semimetric.training.settings import PretrainSettings, TrainingSettings
-from semimetric.training.trainer import Trainer, TrainingResult, load_model, model_tensors
+from semimetric.training.trainer import Trainer, load_model, model_tensors
 
 __all__ = [
     "PretrainSettings",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -38,6 +38,7 @@ from semimetric.training.optimizer import (
     under,
 )
 from semimetric.training.progress import Progress, Silent
+from semimetric.training.result import Best, TrainingResult
 from semimetric.training.run import Run
 from semimetric.training.schedule import PartitionSchedule
 from semimetric.training.selection import Score, check_selectable, labels_score, validation_score
@@ -47,29 +48,6 @@ from semimetric.training.watch import SINGLE_POINT, Watch
 
 PROBE_SIZE = 2000
 """Examples on which the spread of the embedding is watched."""
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best model so far."""
-
-    epoch: int
-    score: Score
-    tensors: dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """What training gives back; the encoder passed in carries the best weights."""
-
-    encoder: nn.Module
-    metric: Metric
-    best_epoch: int
-    epochs: int
-    interrupted: bool
-    seconds: float
-    guards: tuple[str, ...]
-    trust: dict[str, Any] | None
 
 
 class Trainer:
@@ -100,7 +78,8 @@ class Trainer:
         self.progress: Progress = progress or Silent()
         self.generator = torch.Generator().manual_seed(seed)
         width = output_width(self.encoder, self.data.inputs)
-        self.metric = method.initial_metric(width, self.generator).to(self.device)
+        features = partial(self._features, self.data.inputs)
+        self.metric = method.initial_metric(width, self.generator, features).to(self.device)
         method.prepare(self.data.inputs, self.data.labels, width, self.generator)
         self.method.to(self.device)
         self.optimizer = build_optimizer(settings, list(self.encoder.parameters()), list(self.method.parameters()))

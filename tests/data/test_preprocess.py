@@ -9,7 +9,7 @@ from semimetric.data import MeanImage, apply_in_chunks, build_preprocess, restor
 from semimetric.errors import InputError
 from semimetric.files import read_tensors, write_tensors
 
-NAMES = ["mean-image", "standardize", "whiten", "none"]
+NAMES = ["mean-image", "standardize", "whiten", "imagenet", "none"]
 
 
 def images(count: int = 60, shape: tuple[int, ...] = (3, 4, 4), seed: int = 0) -> torch.Tensor:
@@ -39,6 +39,29 @@ def test_standardize_images_per_channel() -> None:
     assert module.state_dict()["std"].shape == (3, 1, 1)
     np.testing.assert_allclose(scaled.mean((0, 2, 3)), 0, atol=1e-5)
     np.testing.assert_allclose(scaled.std((0, 2, 3), unbiased=False), 1, atol=1e-5)
+
+
+def test_imagenet_scales_by_published_statistics_whatever_the_inputs() -> None:
+    inputs = images() // 3
+    expected = np.empty(inputs.shape)
+    for channel, (mean, std) in enumerate(((0.485, 0.229), (0.456, 0.224), (0.406, 0.225))):
+        expected[:, channel] = (inputs[:, channel].numpy() / 255 - mean) / std
+    scaled = build_preprocess("imagenet", inputs)(inputs)
+    assert scaled.dtype == torch.float32
+    np.testing.assert_allclose(scaled, expected, atol=1e-5)
+    np.testing.assert_allclose(build_preprocess("imagenet", inputs.double())(inputs.double()), expected, atol=1e-5)
+    assert torch.equal(build_preprocess("imagenet", inputs[:1] * 0)(inputs), scaled)
+
+
+def test_imagenet_refuses_what_is_not_colour_images_of_bytes() -> None:
+    for shape in ((1, 4, 4), (4, 4, 4), (3,)):
+        with pytest.raises(InputError, match=r"needs RGB images \(N, 3, H, W\)"):
+            build_preprocess("imagenet", images(shape=shape))
+    for inputs, found in ((images() / 255, "from 0 to 1"), (images() * 2.0, "to 510"), (images() - 128.0, "from -128")):
+        with pytest.raises(InputError, match=f"in the range 0 to 255, but .*{found}"):
+            build_preprocess("imagenet", inputs)
+    with pytest.raises(InputError, match="fitted on"):
+        build_preprocess("imagenet", images())(images(shape=(1, 4, 4)))
 
 
 def contrast_by_loop(inputs: np.ndarray) -> np.ndarray:
@@ -119,7 +142,7 @@ def test_other_shapes_are_refused_rather_than_broadcast(name: str) -> None:
 
 
 def test_unknown_names_foreign_states_and_bad_chunks_are_refused() -> None:
-    with pytest.raises(InputError, match="one of mean-image, standardize, whiten, none, but is 'zca'"):
+    with pytest.raises(InputError, match="one of mean-image, standardize, whiten, imagenet, none, but is 'zca'"):
         build_preprocess("zca", images())
     with pytest.raises(InputError, match=r"made of the tensors \['contrast', 'mean', 'projection'\]"):
         restore_preprocess("whiten", {"mean": torch.zeros(3)})

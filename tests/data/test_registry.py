@@ -46,10 +46,10 @@ def test_digits_keep_each_label_with_its_image() -> None:
 
 
 def test_unknown_names_are_answered_with_the_known_ones() -> None:
-    with pytest.raises(InputError, match="digits, mnist, fashion-mnist, cifar10; did you mean 'cifar10'") as caught:
+    with pytest.raises(InputError, match="cifar10, cub200, cars196; did you mean 'cifar10'") as caught:
         load_dataset("CIFAR-10")
     assert "'CIFAR-10'" in str(caught.value)
-    with pytest.raises(InputError, match=r"digits, mnist, fashion-mnist, cifar10\.$"):
+    with pytest.raises(InputError, match=r"digits, mnist, fashion-mnist, cifar10, cub200, cars196\.$"):
         load_dataset("zzz")
 
 

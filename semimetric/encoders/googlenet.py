@@ -1,0 +1,214 @@
+"""GoogLeNet (Szegedy et al., Going deeper with convolutions, CVPR 2015) without its classifier, for photographs.
+
+Two sets of weights for it are in use, and they belong to two networks. The one of BVLC, trained with Caffe, is the
+paper's: biases and local response normalisation. The one of torchvision has batch normalisation instead, and 3x3
+convolutions where the paper has 5x5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from semimetric.encoders.adapters import load_tensors, read_weights
+from semimetric.errors import InputError
+
+WIDTH = 1024
+SMALLEST = 64
+"""Height and width, in pixels, from which images are taken."""
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Statistics of red, green and blue in 0..1, by which images come normalised."""
+
+_BVLC_MEAN = (123.0, 117.0, 104.0)  # of red, green and blue in 0..255
+
+_INCEPTIONS = {
+    "3a": (192, 64, 96, 128, 16, 32, 32),
+    "3b": (256, 128, 128, 192, 32, 96, 64),
+    "4a": (480, 192, 96, 208, 16, 48, 64),
+    "4b": (512, 160, 112, 224, 24, 64, 64),
+    "4c": (512, 128, 128, 256, 24, 64, 64),
+    "4d": (512, 112, 144, 288, 32, 64, 64),
+    "4e": (528, 256, 160, 320, 32, 128, 128),
+    "5a": (832, 256, 160, 320, 32, 128, 128),
+    "5b": (832, 384, 192, 384, 48, 128, 128),
+}
+"""Channels in, then of the 1x1, 3x3 reduction, 3x3, 5x5 reduction, 5x5 and pool projection: Table 1 of the paper."""
+
+
+class Unit(nn.Module):
+    """A convolution that keeps the size (but for its stride), batch normalisation if asked for, ReLU."""
+
+    def __init__(self, channels: int, out: int, kernel: int, batch_norm: bool, stride: int = 1) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=not batch_norm)
+        self.norm = nn.BatchNorm2d(out, eps=1e-3) if batch_norm else nn.Identity()
+        nn.init.kaiming_normal_(self.convolution.weight, nonlinearity="relu")
+        if self.convolution.bias is not None:
+            nn.init.zeros_(self.convolution.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Maps (N, channels, H, W) -> (N, out, H / stride, W / stride)."""
+        return nn.functional.relu(self.norm(self.convolution(images)), inplace=True)
+
+
+class Inception(nn.Module):
+    """Four branches side by side, joined along the channels: 1x1, 3x3, 5x5, and a 3x3 maximum."""
+
+    def __init__(self, widths: tuple[int, ...], batch_norm: bool) -> None:
+        super().__init__()
+        channels, one, three_reduce, three, five_reduce, five, pool = widths
+        unit = partial(Unit, batch_norm=batch_norm)
+        self.one = unit(channels, one, 1)
+        self.three_reduce = unit(channels, three_reduce, 1)
+        self.three = unit(three_reduce, three, 3)
+        self.five_reduce = unit(channels, five_reduce, 1)
+        self.five = unit(five_reduce, five, 3 if batch_norm else 5)
+        self.pool = unit(channels, pool, 1)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Maps in the same height and width."""
+        branches = (
+            self.one(maps),
+            self.three(self.three_reduce(maps)),
+            self.five(self.five_reduce(maps)),
+            self.pool(nn.functional.max_pool2d(maps, 3, 1, 1)),
+        )
+        return torch.cat(branches, 1)
+
+
+class GoogLeNet(nn.Module):
+    """(N, 3, H, W) -> (N, 1024) for photographs from 64 pixels up; 6.0 million weights, at first random (He).
+
+    Images come as RGB, ``(x / 255 - IMAGENET_MEAN) / IMAGENET_STD``. The network brings them to what its weights were
+    trained on: BGR in 0..255 minus the channels' means (BVLC), or RGB in -1..1 (``batch_norm``, torchvision).
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, batch_norm: bool = False) -> None:
+        super().__init__()
+        self.layers = _layers(batch_norm)
+        self.blue_first = not batch_norm
+        scale, shift = _conversion(batch_norm)
+        self.register_buffer("scale", scale, persistent=False)
+        self.register_buffer("shift", shift, persistent=False)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Maps (N, 1024, h, w) before the average pool, with h about H / 32."""
+        _check_images(images)
+        rescaled = images * self.scale + self.shift
+        maps: Tensor = self.layers(rescaled.flip(1) if self.blue_first else rescaled)
+        return maps
+
+    def forward(self, images: Tensor) -> Tensor:
+        """One row for each image: the average over positions."""
+        return self.features(images).mean((2, 3))
+
+
+def _check_images(images: Tensor) -> None:
+    if images.ndim != 4 or images.shape[1] != 3 or min(images.shape[2:]) < SMALLEST:
+        raise InputError(
+            f"GoogLeNet takes RGB images (N, 3, H, W) of at least {SMALLEST} x {SMALLEST} pixels, got shape "
+            f"{tuple(images.shape)}. Enlarge the images, or repeat a grey channel three times."
+        )
+    if not images.is_floating_point():
+        raise InputError(
+            f"GoogLeNet takes images as normalised floating-point numbers, got {images.dtype}. "
+            "Divide by 255, subtract IMAGENET_MEAN and divide by IMAGENET_STD, channel by channel."
+        )
+
+
+def _layers(batch_norm: bool) -> nn.Sequential:
+    """The layers in Caffe's order: the first response normalisation follows its pool, the second precedes it."""
+    unit = partial(Unit, batch_norm=batch_norm)
+    pool = partial(nn.MaxPool2d, kernel_size=3, stride=2, ceil_mode=True)
+    layers = nn.Sequential()
+    layers.add_module("conv1", unit(3, 64, 7, stride=2))
+    layers.add_module("pool1", pool())
+    layers.add_module("norm1", _response_norm(batch_norm))
+    layers.add_module("conv2_reduce", unit(64, 64, 1))
+    layers.add_module("conv2", unit(64, 192, 3))
+    layers.add_module("norm2", _response_norm(batch_norm))
+    layers.add_module("pool2", pool())
+    for name, widths in _INCEPTIONS.items():
+        if name == "4a":
+            layers.add_module("pool3", pool())
+        if name == "5a":
+            layers.add_module("pool4", pool(kernel_size=2 if batch_norm else 3))
+        layers.add_module(name, Inception(widths, batch_norm))
+    return layers
+
+
+def _response_norm(batch_norm: bool) -> nn.Module:
+    """x_i / (1 + 1e-4 / 5 sum of x_j^2)^0.75 over the 5 channels j around i; torch divides by 5 as Caffe does."""
+    return nn.Identity() if batch_norm else nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0)
+
+
+def _conversion(batch_norm: bool) -> tuple[Tensor, Tensor]:
+    """Scale and shift (3, 1, 1) of red, green and blue, from images as they come to what the weights expect."""
+    mean, std, bvlc = (torch.tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD, _BVLC_MEAN))
+    if batch_norm:
+        return std / 0.5, (mean - 0.5) / 0.5
+    return 255 * std, 255 * mean - bvlc
+
+
+def load_googlenet(path: Path | str) -> GoogLeNet:
+    """GoogLeNet with the weights of a file, whose names tell which of the two networks it is for.
+
+    BVLC's in a .npz or .safetensors with ``conv1/7x7_s2.w`` (out, in, h, w), ``conv1/7x7_s2.b`` and so on, in any
+    precision; or torchvision's ``state_dict`` in a .pth or .safetensors. Classifiers and auxiliary heads are passed
+    over.
+    """
+    tensors = read_weights(path)
+    batch_norm = "conv1.conv.weight" in tensors
+    if not batch_norm and "conv1/7x7_s2.w" not in tensors:
+        raise InputError(
+            f"the weights in {path} are not GoogLeNet's: they hold neither 'conv1/7x7_s2.w', as the BVLC network, nor "
+            "'conv1.conv.weight', as torchvision's. Give a file of one of these two."
+        )
+    with torch.random.fork_rng(devices=[]):
+        network = GoogLeNet(batch_norm)
+    names = dict(_torchvision_names() if batch_norm else _bvlc_names())
+    load_tensors(network, {ours: tensors[theirs] for ours, theirs in names.items() if theirs in tensors}, path)
+    return network
+
+
+_BRANCHES = {
+    "one": ("1x1", "branch1"),
+    "three_reduce": ("3x3_reduce", "branch2.0"),
+    "three": ("3x3", "branch2.1"),
+    "five_reduce": ("5x5_reduce", "branch3.0"),
+    "five": ("5x5", "branch3.1"),
+    "pool": ("pool_proj", "branch4.1"),
+}
+"""What BVLC and torchvision call the units of an inception."""
+
+
+def _unit_names() -> Iterator[tuple[str, str, str]]:
+    """Names of each unit: here, in BVLC's file and in torchvision's."""
+    yield "layers.conv1", "conv1/7x7_s2", "conv1"
+    yield "layers.conv2_reduce", "conv2/3x3_reduce", "conv2"
+    yield "layers.conv2", "conv2/3x3", "conv3"
+    for name in _INCEPTIONS:
+        for branch, (bvlc, torchvision) in _BRANCHES.items():
+            yield f"layers.{name}.{branch}", f"inception_{name}/{bvlc}", f"inception{name}.{torchvision}"
+
+
+def _bvlc_names() -> Iterator[tuple[str, str]]:
+    for ours, theirs, _ in _unit_names():
+        yield f"{ours}.convolution.weight", f"{theirs}.w"
+        yield f"{ours}.convolution.bias", f"{theirs}.b"
+
+
+def _torchvision_names() -> Iterator[tuple[str, str]]:
+    for ours, _, theirs in _unit_names():
+        yield f"{ours}.convolution.weight", f"{theirs}.conv.weight"
+        for value in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
+            yield f"{ours}.norm.{value}", f"{theirs}.bn.{value}"

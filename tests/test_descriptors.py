@@ -1,0 +1,132 @@
+"""Descriptors of a frozen network in place of images, and experiments on photographs from folder to scores."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from semimetric.data import Dataset, Examples, build_preprocess, registry
+from semimetric.data.fine_grained import CUB200
+from semimetric.descriptors import described
+from semimetric.encoders import build_encoder, encode
+from semimetric.errors import InputError
+from semimetric.experiment import evaluate_run, plan, run_experiment
+
+CLASSES = 8
+
+
+@pytest.fixture
+def dataset() -> Dataset:
+    generator = torch.Generator().manual_seed(0)
+    train, test = (
+        Examples(torch.randint(256, (n, 3, 64, 64), generator=generator).byte(), torch.arange(n) % 2) for n in (6, 4)
+    )
+    return Dataset("noise", train, test, ("a", "b"))
+
+
+def test_descriptors_are_the_features_of_the_network_and_labels_stay(dataset: Dataset) -> None:
+    found = described(dataset, "googlenet", None, seed=3)
+    network = build_encoder("googlenet", (3, 64, 64), 3)
+    scaled = build_preprocess("imagenet", dataset.test.inputs)(dataset.test.inputs)
+    assert torch.allclose(found.test.inputs, encode(network, scaled), atol=1e-6)
+    assert found.train.inputs.shape == (6, 1024)
+    assert torch.equal(found.train.labels, dataset.train.labels)
+    assert found.class_names == dataset.class_names
+
+
+def test_kept_descriptors_are_read_again_and_only_for_the_same_images_and_network(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kept.safetensors"
+    first = described(dataset, "googlenet", None, keep=path)
+    monkeypatch.setattr("semimetric.descriptors.build_encoder", lambda *_, **__: pytest.fail("computed again"))
+    again = described(dataset, "googlenet", None, keep=path)
+    assert torch.equal(first.train.inputs, again.train.inputs)
+    assert torch.equal(first.test.inputs, again.test.inputs)
+    with pytest.raises(InputError, match=r"kept.safetensors' are of another weights; name another file, or remove"):
+        described(dataset, "googlenet", None, seed=1, keep=path)
+    smaller = Dataset("noise", dataset.train.subset([0, 1]), dataset.test, dataset.class_names)
+    with pytest.raises(InputError, match="are of another images;"):
+        described(smaller, "googlenet", None, keep=path)
+
+
+def test_what_cannot_be_read_or_kept_is_said_before_anything_is_computed(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semimetric.descriptors.build_encoder", lambda *_, **__: pytest.fail("computed"))
+    with pytest.raises(InputError, match=r"weights '.*none.npz' is no file"):
+        described(dataset, "googlenet", tmp_path / "none.npz")
+    with pytest.raises(InputError, match=r"there is no folder '.*missing'"):
+        described(dataset, "googlenet", None, keep=tmp_path / "missing" / "kept.safetensors")
+
+
+@pytest.fixture
+def birds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small dataset in class folders, a colour for each class, under the name of one that has a preset."""
+    small = dataclasses.replace(CUB200, classes=CLASSES, train_size=3 * CLASSES, test_size=3 * CLASSES)
+    monkeypatch.setattr(registry, "_BENCHMARKS", (small,))
+    generator = torch.Generator().manual_seed(0)
+    for number in range(CLASSES):
+        train = number < CLASSES // 2
+        name = f"{number + 1:03d}.bird_{number}"
+        folder = tmp_path / "birds" / "cub200" / ("train" if train else "test") / name
+        folder.mkdir(parents=True)
+        colour = torch.rand(3, generator=torch.Generator().manual_seed(number)) * 200
+        for image in range(6):
+            pixels = (colour + 55 * torch.rand(70, 80, 3, generator=generator)).byte()
+            Image.fromarray(pixels.numpy()).save(folder / f"{image}.png")
+    return tmp_path / "birds"
+
+
+@pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
+@pytest.mark.parametrize("method", ["affinity-triplets", "consensus", "lrml", "instance"])
+def test_photographs_from_folder_to_scores_with_a_frozen_network(method: str, birds: Path, tmp_path: Path) -> None:
+    values = {"components": 6} if method != "lrml" else {}
+    values |= {"k": 6} if method != "instance" else {}
+    experiment = plan(
+        "cub200",
+        method,
+        backbone="googlenet",
+        descriptors=str(tmp_path / "kept.safetensors"),
+        side=64,
+        labels_per_class=3,
+        validation_share=0.3,
+        epochs=1,
+        **values,
+    )
+    assert experiment.protocol.withheld == "classes"
+    outcome = run_experiment(experiment, tmp_path / "run", birds, "cpu")
+    assert outcome["final"]["recall@1"] > 0.5
+    assert evaluate_run(tmp_path / "run", birds, "cpu")["scores"] == pytest.approx(outcome["final"])
+
+
+@pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
+def test_photographs_can_train_the_network_itself(birds: Path) -> None:
+    settings = {"backbone": "", "encoder": "googlenet", "preprocess": "imagenet", "side": 64, "labels_per_class": 3}
+    experiment = plan(
+        "cub200", "triplet", **settings, batch_size=6, epochs=1, passes=1, validation_share=0.0, selection="last"
+    )
+    assert run_experiment(experiment, None, birds, "cpu")["epochs"] == 1
+
+
+@pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
+@pytest.mark.parametrize("method", ["affinity-triplets", "triplet"])
+def test_a_metric_may_start_from_principal_components(method: str) -> None:
+    quick = {"labels_per_class": 5, "epochs": 0, "components": 4}
+    scores = {
+        start: run_experiment(plan("digits", method, start=start, **quick), device="cpu")["initial"]["recall@1"]
+        for start in ("random", "principal")
+    }
+    assert scores["principal"] > scores["random"]
+
+
+def test_a_linear_encoder_starts_as_it_finds_things() -> None:
+    points = torch.randn(4, 7, generator=torch.Generator().manual_seed(0))
+    encoder = build_encoder("linear", (7,), 0)
+    assert torch.equal(encoder(points), points)
+    assert isinstance(encoder[1], nn.Linear)
