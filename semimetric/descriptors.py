@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from semimetric.data import Dataset, Examples, PreprocessName, build_preprocess
+from semimetric.data import Dataset, Examples, PhotoReader, PreprocessName, build_preprocess
 from semimetric.encoders import build_encoder, encode
 from semimetric.errors import InputError
 from semimetric.files import read_tensors, write_tensors
@@ -42,11 +42,34 @@ def described(
         return _with_inputs(dataset, _kept(keep, origin))
     _check_folder(keep)
     network = build_encoder(backbone, tuple(dataset.train.inputs.shape[1:]), seed, weights=weights)
-    seeing = nn.Sequential(build_preprocess(PREPROCESS, dataset.train.inputs[:1]), network).to(device)
+    seeing = seeing_bytes(network).to(device)
     found = {name: encode(seeing, part.inputs).cpu() for name, part in _parts(dataset).items()}
     if keep is not None:
         write_tensors(keep, found, origin)
     return _with_inputs(dataset, found)
+
+
+def describe_photos(reader: PhotoReader, network: nn.Module, batch_size: int = 128) -> tuple[Tensor, Tensor]:
+    """Unit descriptors (n, d) of photographs as they are read, and their rows (n,).
+
+    Nothing but what the reader may hold is in memory at a time; what cannot be decoded is in ``reader.skipped``.
+
+    Parameters
+    ----------
+    network : nn.Module
+        An encoder of photographs that are normalised by the statistics of ImageNet; it computes where it is.
+    """
+    seeing = seeing_bytes(network).to(next(network.parameters()).device)
+    pieces = [(rows, encode(seeing, images).cpu()) for rows, images in reader.stream(batch_size)]
+    if not pieces:
+        raise InputError(f"paths must name a photograph that can be decoded, and none of {len(reader)} can.")
+    rows, descriptors = zip(*pieces, strict=True)
+    return torch.cat(rows), torch.cat(descriptors)
+
+
+def seeing_bytes(network: nn.Module) -> nn.Sequential:
+    """The network for images of bytes (N, 3, H, W)."""
+    return nn.Sequential(build_preprocess(PREPROCESS, torch.zeros(1, 3, 1, 1, dtype=torch.uint8)), network)
 
 
 def _parts(dataset: Dataset) -> dict[str, Examples]:

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 from torch import nn
 
-from semimetric.data import Dataset, Examples, build_preprocess, registry
+from semimetric.data import Dataset, Examples, PhotoReader, build_preprocess, decode_image, registry
 from semimetric.data.fine_grained import CUB200
-from semimetric.descriptors import described
+from semimetric.descriptors import describe_photos, described
 from semimetric.encoders import build_encoder, encode
 from semimetric.errors import InputError
 from semimetric.experiment import evaluate_run, plan, run_experiment
@@ -81,6 +81,22 @@ def birds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             pixels = (colour + 55 * torch.rand(70, 80, 3, generator=generator)).byte()
             Image.fromarray(pixels.numpy()).save(folder / f"{image}.png")
     return tmp_path / "birds"
+
+
+def test_photographs_are_described_as_they_are_read(birds: Path, tmp_path: Path) -> None:
+    paths = sorted(birds.rglob("*.png"))[:7]
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no image")
+    reader = PhotoReader([paths[0], broken, *paths[1:]], 64, workers=2, cache_bytes=3 * 3 * 64 * 64)
+    network = build_encoder("googlenet", (3, 64, 64), 0)
+    rows, descriptors = describe_photos(reader, network, batch_size=3)
+    assert rows.tolist() == [0, 2, 3, 4, 5, 6, 7]
+    assert list(reader.skipped) == [broken]
+    images = torch.stack([decode_image(path, 64) for path in paths])
+    scaled = build_preprocess("imagenet", images)(images)
+    assert torch.allclose(descriptors, encode(network, scaled), atol=1e-5)
+    with pytest.raises(InputError, match="a photograph that can be decoded, and none of 1 can"):
+        describe_photos(PhotoReader([broken], 64), network)
 
 
 @pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
