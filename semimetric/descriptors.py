@@ -59,7 +59,8 @@ def describe_photos(reader: PhotoReader, network: nn.Module, batch_size: int = 1
     network : nn.Module
         An encoder of photographs that are normalised by the statistics of ImageNet; it computes where it is.
     """
-    seeing = seeing_bytes(network).to(next(network.parameters()).device)
+    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
+    seeing = seeing_bytes(network).to(device)
     pieces = [(rows, encode(seeing, images).cpu()) for rows, images in reader.stream(batch_size)]
     if not pieces:
         raise InputError(f"paths must name a photograph that can be decoded, and none of {len(reader)} can.")
@@ -69,7 +70,8 @@ def describe_photos(reader: PhotoReader, network: nn.Module, batch_size: int = 1
 
 def seeing_bytes(network: nn.Module) -> nn.Sequential:
     """The network for images of bytes (N, 3, H, W)."""
-    return nn.Sequential(build_preprocess(PREPROCESS, torch.zeros(1, 3, 1, 1, dtype=torch.uint8)), network)
+    scaling = build_preprocess(PREPROCESS, torch.zeros(1, 3, 1, 1, dtype=torch.uint8))
+    return nn.Sequential(scaling, network).train(network.training)
 
 
 def _parts(dataset: Dataset) -> dict[str, Examples]:
@@ -84,11 +86,18 @@ def _with_inputs(dataset: Dataset, inputs: dict[str, Tensor]) -> Dataset:
 def _origin(dataset: Dataset, backbone: str, weights: Path | None, seed: int) -> dict[str, Any]:
     """What descriptors are of; those of the same origin are the same."""
     return {
-        "dataset": dataset.name,
-        "images": {name: [*part.inputs.shape] for name, part in _parts(dataset).items()},
+        "images": {name: _digest_of_examples(part) for name, part in _parts(dataset).items()},
         "backbone": backbone,
         "weights": _digest(weights) if weights is not None else f"random from seed {seed}",
     }
+
+
+def _digest_of_examples(examples: Examples) -> str:
+    """Of all pixels and labels, in their order."""
+    digest = hashlib.sha256(str(tuple(examples.inputs.shape)).encode())
+    for tensor in (examples.inputs, examples.labels):
+        digest.update(tensor.cpu().contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 def _digest(path: Path) -> str:

@@ -26,7 +26,7 @@ from semimetric.data import (
     split_examples,
 )
 from semimetric.descriptors import described
-from semimetric.encoders import build_encoder, encode, encoder_names
+from semimetric.encoders import build_encoder, encode, encoder_names, takes_photographs
 from semimetric.errors import InputError, RunError
 from semimetric.evaluation import evaluate
 from semimetric.methods import METHODS, build_method, method_names
@@ -63,12 +63,42 @@ class ProtocolSettings:
     backbone: str = setting(
         "", "Pretrained network, kept as it is, whose descriptors of the images are learned from; none: the images."
     )
-    weights: str = setting("", "File with the weights of the backbone, or of the encoder where there is none.")
+    weights: str = setting(
+        "", "File with the weights of the pretrained network, backbone or encoder; 'random' for one without any."
+    )
     descriptors: str = setting("", "File that keeps the descriptors of the backbone for the next run.")
     side: int = setting(0, "Side in pixels to which photographs are brought; 0 takes the dataset's own, 256.")
     fit: Fit = setting("crop", "How photographs are brought to a square.")
     init: Literal["gaussian", "he"] = setting("gaussian", "Start weights of the paper's networks.")
     preprocess: PreprocessName = setting("standardize", "Scaling of the inputs.")
+
+    def __post_init__(self) -> None:
+        check_choice(self.withheld, ("examples", "classes"), "withheld")
+        check_choice(self.fit, ("crop", "squash"), "fit")
+        if self.backbone and not takes_photographs(self.backbone):
+            raise InputError(
+                f"backbone {self.backbone!r} is no pretrained network. Use googlenet, googlenet-rmac, timm:NAME or "
+                "torchvision:NAME, or train it as the encoder."
+            )
+        if self.descriptors and not self.backbone:
+            raise InputError("descriptors are those of a backbone, and there is none. Name one, or leave it out.")
+        if takes_photographs(self.encoder) and self.preprocess != "imagenet":
+            raise InputError(
+                f"encoder {self.encoder!r} expects preprocess 'imagenet', got {self.preprocess!r}. Set preprocess to "
+                "imagenet."
+            )
+
+    def weights_file(self) -> Path | None:
+        """The weights of the pretrained network, where there is one: a file, or none for a random network."""
+        network = self.backbone or self.encoder
+        if self.weights == "random" or not takes_photographs(network):
+            return None
+        if not self.weights:
+            raise InputError(
+                f"weights are missing: name the file with those of {network!r}, or say 'random' for a network that "
+                "has seen nothing."
+            )
+        return Path(self.weights)
 
 
 @dataclass(frozen=True)
@@ -142,6 +172,8 @@ def plan(dataset: str, method: str, seed: int = 0, preset: str = "default", **va
     chosen = preset_values(preset, dataset, method) | values
     if values.get("validation_share") and "selection" not in values:
         chosen["selection"] = "validation"
+    if values.get("validation_share") == 0 and "selection" not in values and chosen.get("selection") == "validation":
+        chosen["selection"] = "last"
     built = {
         group: build_settings(kind, {n: v for n, v in chosen.items() if known[n] == group}, group)
         for group, kind in groups.items()
@@ -193,6 +225,7 @@ def load_examples(
 ) -> Dataset:
     """The dataset of an experiment, or its descriptors by a frozen network."""
     protocol = experiment.protocol
+    weights = protocol.weights_file()
     dataset = load_dataset(experiment.dataset, data_dir, protocol.side or None, protocol.fit)
     if not protocol.backbone:
         return dataset
@@ -201,7 +234,7 @@ def load_examples(
     return described(
         dataset,
         protocol.backbone,
-        Path(protocol.weights) if protocol.weights else None,
+        weights,
         experiment.seed,
         device,
         Path(protocol.descriptors) if protocol.descriptors else None,
@@ -211,7 +244,7 @@ def load_examples(
 def encoder_of(experiment: Experiment, shape: tuple[int, ...]) -> nn.Module:
     """The encoder that an experiment trains, for inputs of a shape."""
     protocol = experiment.protocol
-    weights = protocol.weights if protocol.weights and not protocol.backbone else None
+    weights = None if protocol.backbone else protocol.weights_file()
     return build_encoder(protocol.encoder, shape, experiment.seed, protocol.init, weights)
 
 

@@ -50,9 +50,15 @@ def test_kept_descriptors_are_read_again_and_only_for_the_same_images_and_networ
     assert torch.equal(first.test.inputs, again.test.inputs)
     with pytest.raises(InputError, match=r"kept.safetensors' are of another weights; name another file, or remove"):
         described(dataset, "googlenet", None, seed=1, keep=path)
-    smaller = Dataset("noise", dataset.train.subset([0, 1]), dataset.test, dataset.class_names)
-    with pytest.raises(InputError, match="are of another images;"):
-        described(smaller, "googlenet", None, keep=path)
+    others = [
+        dataset.train.subset([0, 1]),
+        dataset.train.subset([1, 0, 2, 3, 4, 5]),
+        Examples(dataset.train.inputs, 1 - dataset.train.labels),
+        Examples(dataset.train.inputs.flip(3), dataset.train.labels),
+    ]
+    for train in others:
+        with pytest.raises(InputError, match="are of another images;"):
+            described(dataclasses.replace(dataset, train=train), "googlenet", None, keep=path)
 
 
 def test_what_cannot_be_read_or_kept_is_said_before_anything_is_computed(
@@ -90,6 +96,7 @@ def test_photographs_are_described_as_they_are_read(birds: Path, tmp_path: Path)
     reader = PhotoReader([paths[0], broken, *paths[1:]], 64, workers=2, cache_bytes=3 * 3 * 64 * 64)
     network = build_encoder("googlenet", (3, 64, 64), 0)
     rows, descriptors = describe_photos(reader, network, batch_size=3)
+    assert network.training
     assert rows.tolist() == [0, 2, 3, 4, 5, 6, 7]
     assert list(reader.skipped) == [broken]
     images = torch.stack([decode_image(path, 64) for path in paths])
@@ -108,6 +115,7 @@ def test_photographs_from_folder_to_scores_with_a_frozen_network(method: str, bi
         "cub200",
         method,
         backbone="googlenet",
+        weights="random",
         descriptors=str(tmp_path / "kept.safetensors"),
         side=64,
         labels_per_class=3,
@@ -123,7 +131,14 @@ def test_photographs_from_folder_to_scores_with_a_frozen_network(method: str, bi
 
 @pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
 def test_photographs_can_train_the_network_itself(birds: Path) -> None:
-    settings = {"backbone": "", "encoder": "googlenet", "preprocess": "imagenet", "side": 64, "labels_per_class": 3}
+    settings = {
+        "backbone": "",
+        "encoder": "googlenet",
+        "preprocess": "imagenet",
+        "weights": "random",
+        "side": 64,
+        "labels_per_class": 3,
+    }
     experiment = plan(
         "cub200", "triplet", **settings, batch_size=6, epochs=1, passes=1, validation_share=0.0, selection="last"
     )
@@ -146,3 +161,26 @@ def test_a_linear_encoder_starts_as_it_finds_things() -> None:
     encoder = build_encoder("linear", (7,), 0)
     assert torch.equal(encoder(points), points)
     assert isinstance(encoder[1], nn.Linear)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"weights": ""}, "weights are missing: name the file with those of 'googlenet-rmac', or say 'random'"),
+        ({"backbone": "mlp"}, "backbone 'mlp' is no pretrained network"),
+        ({"backbone": "", "encoder": "googlenet"}, "encoder 'googlenet' expects preprocess 'imagenet', got 'none'"),
+        ({"backbone": "", "descriptors": "kept"}, "descriptors are those of a backbone, and there is none"),
+        ({"fit": "stretch"}, "fit must be one of crop, squash, got 'stretch'"),
+        ({"withheld": "rows"}, "withheld must be one of examples, classes, got 'rows'"),
+    ],
+)
+def test_settings_of_photographs_are_refused_before_any_is_read(
+    values: dict, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semimetric.experiment.load_dataset", lambda *_, **__: pytest.fail("read"))
+    with pytest.raises(InputError, match=message):
+        run_experiment(plan("cub200", "triplet", **values), device="cpu")
+
+
+def test_without_a_validation_share_the_last_model_is_kept() -> None:
+    assert plan("cub200", "affinity-triplets", validation_share=0).training.selection == "last"

@@ -1,8 +1,7 @@
 """CUB-200-2011 and Cars-196: photographs whose first half of classes is for training, the second for the test.
 
-Metric learning is judged on classes that training never saw, which is why the split by photograph that both
-datasets come with is not used here (Oh Song et al., Deep metric learning via lifted structured feature embedding,
-CVPR 2016).
+Metric learning is judged on classes that training never saw, which is why the split by photograph that both datasets
+come with is not used here (Oh Song et al., Deep metric learning via lifted structured feature embedding, CVPR 2016).
 """
 
 from __future__ import annotations
@@ -210,11 +209,14 @@ class ClassFolders:
 
 
 def _labelled(found: Sequence[Path], labels: range, names: Sequence[str]) -> dict[int, Path] | None:
-    """Tell which of ``labels`` each class folder has; None if that cannot be told."""
-    numbers = [_leading_number(place.name) for place in found]
-    by_number = [-1 if number is None else number - 1 for number in numbers]
-    if all(0 <= label < len(names) for label in by_number):
-        return _matched(by_number, found, labels)
+    """Tell which of ``labels`` each class folder has; None if that cannot be told.
+
+    Where most folders are numbered, one without a number is no class.
+    """
+    numbers = [(_leading_number(place.name) or 0, place) for place in found]
+    numbered = [(number - 1, place) for number, place in numbers if 1 <= number <= len(names)]
+    if 2 * len(numbered) > len(found):
+        return _matched([label for label, _ in numbered], [place for _, place in numbered], labels)
     by_name = {_letters(name): label for label, name in enumerate(names)}
     known = _matched([by_name.get(_letters(place.name), -1) for place in found], found, labels)
     return known or _matched(labels, found, labels)

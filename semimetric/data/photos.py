@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import struct
@@ -33,6 +34,7 @@ Fit = Literal["crop", "squash"]
 Pixels = NDArray[np.uint8]
 
 _OPEN_AT_ONCE = 128
+_FAULTS_OF_THE_MACHINE = (errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM)
 _LOAD_WITHOUT_WARNINGS = {"JPEG", "MPO", "PNG", "WEBP", "AVIF", "GIF", "BMP"}
 _EXIF_ORIENTATION = 0x0112
 
@@ -107,7 +109,7 @@ def _explained() -> Iterator[None]:
 
     try:
         yield
-    except _Undecodable:
+    except (_Undecodable, MemoryError):
         raise
     except UnidentifiedImageError as error:
         raise _Undecodable("it is not an image that pillow knows, or cut off within its first bytes") from error
@@ -116,6 +118,8 @@ def _explained() -> Iterator[None]:
     except PermissionError as error:
         raise _Undecodable("permission to read it is denied") from error
     except Exception as error:  # a damaged image can raise almost anything
+        if isinstance(error, OSError) and error.errno in _FAULTS_OF_THE_MACHINE:
+            raise
         raise _Undecodable(f"it is truncated or damaged ({str(error) or type(error).__name__})") from error
 
 
@@ -195,8 +199,7 @@ class PhotoReader:
     ----------
     paths : sequence of paths
         The photographs; a row is a position in it.
-    side, fit
-        As for ``decode_image``.
+    side, fit : as for ``decode_image``
     workers : int, optional
         Threads that decode (pillow lets them run at once); one per processor unless given.
     cache_bytes : int

@@ -3,7 +3,7 @@
 from semimetric.encoders.adapters import wrap
 from semimetric.encoders.encode import encode, features_of, unit_features
 from semimetric.encoders.googlenet import GoogLeNet, load_googlenet
-from semimetric.encoders.registry import build_encoder, encoder_names, output_width
+from semimetric.encoders.registry import build_encoder, encoder_names, output_width, takes_photographs
 from semimetric.encoders.rmac import RMAC, rmac
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "load_googlenet",
     "output_width",
     "rmac",
+    "takes_photographs",
     "unit_features",
     "wrap",
 ]

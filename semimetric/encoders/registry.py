@@ -76,6 +76,11 @@ _PRETRAINED: dict[str, Callable[[Path | str | None], nn.Module]] = {
 }
 
 
+def takes_photographs(name: str) -> bool:
+    """Whether an encoder is one of photographs that come normalised by the statistics of ImageNet."""
+    return name in _PRETRAINED or name.startswith(tuple(f"{library}:" for library in LIBRARIES))
+
+
 def encoder_names() -> tuple[str, ...]:
     """Names that ``build_encoder`` knows, besides ``timm:NAME`` and ``torchvision:NAME``."""
     return (*_ENCODERS, *_PRETRAINED)

@@ -359,3 +359,14 @@ def test_the_real_birds_are_counted_as_published() -> None:
     assert torch.equal(dataset.train.labels.unique(), torch.arange(100))
     assert torch.equal(dataset.test.labels.unique(), torch.arange(100, 200))
     assert len(set(dataset.class_names)) == 200
+
+
+def test_a_folder_without_a_number_among_numbered_ones_is_no_class(tmp_path: Path) -> None:
+    """It must not shift the others, which would move a training class to the test."""
+    write_folders(tmp_path, BIRDS)
+    shutil.rmtree(tmp_path / BIRDS[2])
+    (tmp_path / "attributes").mkdir()
+    with pytest.warns(DataWarning, match="class"):
+        dataset = load_dataset("cub200", tmp_path, side=8)
+    assert dataset.train.labels.unique().tolist() == [0, 1]
+    assert dataset.test.labels.unique().tolist() == [3]

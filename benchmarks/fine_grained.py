@@ -1,0 +1,129 @@
+"""Search among new classes: CUB-200 or Cars-196, five labels per class, 128 dimensions, beside the paper.
+
+    python benchmarks/fine_grained.py --data-dir DATA --weights googlenet.npz --descriptors cub.safetensors --workers 4
+    python benchmarks/fine_grained.py --rows 'affinity-triplets,affinity-triplets by examples' --seeds 0 ...
+
+The rows *frozen* score the descriptors themselves, all 1024 dimensions of them. A row *by examples* lets 15 % of each
+training class choose the epoch, as the paper does; all others let withheld training classes choose it. Test classes are
+new to every row; the test set is scored once before training and once after. What ``--out`` holds already is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from consensus import spread
+from jobs import Job, changes, machine, run_jobs, what_is_left, write_result
+
+from semimetric.paper.published import COLUMNS, FINE_GRAINED
+
+CLASSICAL = ("lrml", "seraph", "isdml", "apllr", "apit")
+BASELINES = ("triplet", "angular", "exemplar", "rotation", "instance", "deepcluster", "synthetic")
+WIDTH = 128
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method with changed settings; a full metric is scored by its ``WIDTH`` largest dimensions too."""
+
+    method: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    cut: bool = False
+
+
+ROWS = {
+    "affinity-triplets": Row("affinity-triplets"),
+    "affinity-triplets from random L": Row("affinity-triplets", {"start": "random"}),
+    "affinity-triplets by examples": Row("affinity-triplets", {"withheld": "examples"}),
+    "consensus": Row("consensus"),
+    "consensus by examples": Row("consensus", {"withheld": "examples"}),
+    **{name: Row(name, cut=True) for name in CLASSICAL},
+    **{name: Row(name) for name in BASELINES},
+}
+
+
+def frozen(dataset: str, data_dir: Path | None, weights: Path, settings: dict[str, Any]) -> list[list[str]]:
+    """Lines of the frozen network, by average and by regional maxima."""
+    from semimetric.data import load_dataset
+    from semimetric.descriptors import described
+    from semimetric.evaluation import evaluate
+    from semimetric.training import choose_device
+
+    lines = []
+    for backbone, side in (("googlenet", 224), ("googlenet-rmac", settings.get("side", 256))):
+        images = load_dataset(dataset, data_dir, side)
+        test = described(images, backbone, weights, device=choose_device("auto")).test
+        scores = evaluate(test.inputs, test.labels)
+        lines.append([f"frozen {backbone}, {side} px", "", *(f"{100 * scores[column]:.1f}" for column in COLUMNS), ""])
+    return lines
+
+
+def table(dataset: str, outcomes: list[dict[str, Any]], first: list[list[str]]) -> list[list[str]]:
+    """The frozen network, then for each row its start, its end, and the paper's figures where it has them."""
+    lines = [["row", "seeds", "NMI", "R@1", "R@2", "R@4", "R@8", "seconds"], *first]
+    started: list[str] = []
+    for name, row in ROWS.items():
+        mine = [outcome for outcome in outcomes if outcome["label"] == f"{dataset} {name}"]
+        if not mine:
+            continue
+        start, end = (scores(mine, when) for when in ("initial", "final"))
+        if start != started:
+            lines.append(["Initial", str(len(mine)), *start, ""])
+            started = start
+        lines.append([name, str(len(mine)), *end, spread([outcome["wall"] for outcome in mine], 0)])
+        if row.cut:
+            lines.append([f"{name}, largest {WIDTH}", str(len(mine)), *scores(mine, "cut"), ""])
+        if name in FINE_GRAINED[dataset]:
+            lines.append([f"{name}, paper", "", *(f"{value:.1f}" for value in FINE_GRAINED[dataset][name]), ""])
+    return lines
+
+
+def scores(outcomes: list[dict[str, Any]], when: str) -> list[str]:
+    """Mean and deviation of each column, in per cent."""
+    return [spread([100 * outcome[when][column] for outcome in outcomes]) for column in COLUMNS]
+
+
+def main() -> None:
+    """Run all rows, print the table, write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", default="cub200", choices=sorted(FINE_GRAINED))
+    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--set", action="append", default=[], help="[ROW:]NAME=VALUE, other than the preset's")
+    parser.add_argument("--weights", type=Path, required=True)
+    parser.add_argument("--descriptors", type=Path, help="keep the descriptors of the backbone there")
+    parser.add_argument("--frozen", action="store_true", help="score the frozen network too")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    weights = {"weights": str(args.weights)}
+    kept = {"descriptors": str(args.descriptors)} if args.descriptors else {}
+    jobs = [
+        Job(
+            args.dataset,
+            ROWS[name].method,
+            int(seed),
+            "default",
+            weights | ({} if name == "rotation" else kept) | ROWS[name].settings | changes(args.set, name),
+            f"{args.dataset} {name}",
+            WIDTH if ROWS[name].cut else None,
+        )
+        for name in args.rows.split(",")
+        for seed in args.seeds.split(",")
+    ]
+    outcomes, jobs = what_is_left(jobs, args.out)
+    first = frozen(args.dataset, args.data_dir, args.weights, changes(args.set, "")) if args.frozen else []
+    for outcome in run_jobs(jobs, args.data_dir, args.device, args.workers):
+        outcomes.append(outcome)
+        facts = machine() | {"workers": args.workers, "table": table(args.dataset, outcomes, first)}
+        write_result(args.out, facts | {"jobs": outcomes})
+    print("\n".join("| " + " | ".join(line) + " |" for line in table(args.dataset, outcomes, first)))
+
+
+if __name__ == "__main__":
+    main()
