@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from consensus import spread
-from jobs import Job, changes, machine, run_jobs, what_is_left, write_result
+from jobs import Job, changes, run_and_report
 
 from semimetric.paper.published import COLUMNS
 
@@ -82,18 +82,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    wanted = [
+    jobs = [
         job(dataset, method, int(seed), args.set, args.validate)
         for dataset in args.datasets.split(",")
         for method in args.rows.split(",")
         for seed in args.seeds.split(",")
     ]
-    outcomes, jobs = what_is_left(wanted, args.out)
-    for outcome in run_jobs(jobs, args.data_dir, args.device, args.workers, args.threads):
-        outcomes.append(outcome)
-        facts = machine() | {"workers": args.workers, "threads": args.threads}
-        write_result(args.out, facts | {"table": table(outcomes), "jobs": outcomes})
-    print("\n".join("| " + " | ".join(line) + " |" for line in table(outcomes)))
+    run_and_report(jobs, args, table)
 
 
 if __name__ == "__main__":

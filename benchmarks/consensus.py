@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs import Job, changes, machine, run_jobs, what_is_left, write_result
+from jobs import Job, changes, run_and_report
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,7 @@ def main() -> None:
         for name, row in ((name, ROWS[name]) for name in args.rows.split(","))
         for seed in args.seeds.split(",")
     ]
-    outcomes, jobs = what_is_left(jobs, args.out)
-    for outcome in run_jobs(jobs, args.data_dir, args.device, args.workers, args.threads):
-        outcomes.append(outcome)
-        facts = machine() | {"workers": args.workers, "threads": args.threads}
-        write_result(args.out, facts | {"table": table(outcomes), "jobs": outcomes})
-    print("\n".join("| " + " | ".join(line) + " |" for line in table(outcomes)))
+    run_and_report(jobs, args, table)
 
 
 if __name__ == "__main__":

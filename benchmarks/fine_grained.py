@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from consensus import spread
-from jobs import Job, changes, machine, run_jobs, what_is_left, write_result
+from jobs import Job, changes, run_and_report
 
 from semimetric.paper.published import COLUMNS, FINE_GRAINED
 
@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     weights = {"weights": str(args.weights)}
@@ -116,13 +117,8 @@ def main() -> None:
         for name in args.rows.split(",")
         for seed in args.seeds.split(",")
     ]
-    outcomes, jobs = what_is_left(jobs, args.out)
     first = frozen(args.dataset, args.data_dir, args.weights, changes(args.set, "")) if args.frozen else []
-    for outcome in run_jobs(jobs, args.data_dir, args.device, args.workers):
-        outcomes.append(outcome)
-        facts = machine() | {"workers": args.workers, "table": table(args.dataset, outcomes, first)}
-        write_result(args.out, facts | {"jobs": outcomes})
-    print("\n".join("| " + " | ".join(line) + " |" for line in table(args.dataset, outcomes, first)))
+    run_and_report(jobs, args, lambda outcomes: table(args.dataset, outcomes, first))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,6 +139,16 @@ def what_is_left(jobs: list[Job], path: Path | None) -> tuple[list[dict[str, Any
         if found and (found["settings"], found.get("validate", False)) != (rounded(job.settings), job.validate):
             raise SystemExit(f"{path} holds {job.label} with other settings; choose another --out.")
     return outcomes, [job for job in jobs if (job.label, job.seed) not in done]
+
+
+def run_and_report(jobs: list[Job], args: Any, table: Callable[[list[dict[str, Any]]], list[list[str]]]) -> None:
+    """Run what ``args.out`` does not hold yet, write it after every job, and print the table of all."""
+    outcomes, left = what_is_left(jobs, args.out)
+    for outcome in run_jobs(left, args.data_dir, args.device, args.workers, args.threads):
+        outcomes.append(outcome)
+        facts = machine() | {"workers": args.workers, "threads": args.threads}
+        write_result(args.out, facts | {"table": table(outcomes), "jobs": outcomes})
+    print("\n".join("| " + " | ".join(line) + " |" for line in table(outcomes)))
 
 
 def value_of(text: str) -> Any:

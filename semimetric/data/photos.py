@@ -10,7 +10,7 @@ import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -168,15 +168,13 @@ def _orientation(exif: bytes) -> int:
     order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
     if order is None:
         return 1
-    try:
+    with suppress(struct.error):  # where the data end before the orientation
         (start,) = struct.unpack_from(f"{order}I", tiff, 4)
         (count,) = struct.unpack_from(f"{order}H", tiff, start)
         for entry in range(start + 2, start + 2 + 12 * count, 12):
             tag, _, _, value = struct.unpack_from(f"{order}HHIH", tiff, entry)
             if tag == _EXIF_ORIENTATION:
                 return int(value)
-    except struct.error:
-        pass  # the data end before the orientation
     return 1
 
 
@@ -193,7 +191,8 @@ class PhotoReader:
 
     Decoded photographs take N * 3 * side**2 bytes: 150 kB each at side 224. The reader holds at most
     ``cache_bytes`` of them, those decoded ahead of time included, and the one batch that it is filling; in
-    addition each thread has one photograph in its original size. It is meant for one thread at a time.
+    addition each thread has one photograph in its original size, and of rare formats, such as PPM and TIFF, up to
+    128 wait in theirs. It is meant for one thread at a time.
 
     Parameters
     ----------

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from helpers.losses import NO_BATCHES, assert_can_be_recorded, value_and_gradient
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -19,10 +20,8 @@ def make(seed, n=10, d=4, classes=3, dtype=torch.float64):
     return torch.randn(n, d, generator=generator, dtype=dtype), torch.arange(n) % classes
 
 
-def loss_and_gradient(embeddings, *arguments):
-    embeddings = embeddings.clone().requires_grad_()
-    loss = batch_angular_loss(embeddings, *arguments)
-    return loss.detach(), torch.autograd.grad(loss, embeddings)[0]
+def loss_and_gradient(*arguments):
+    return value_and_gradient(batch_angular_loss, *arguments)
 
 
 def unit(rows):
@@ -277,38 +276,13 @@ def test_never_looks_at_values():
 
 @pytest.mark.gpu
 def test_value_and_gradient_can_be_recorded():
-    embeddings, targets = (tensor.cuda() for tensor in make(0, dtype=torch.float32))
-    embeddings.requires_grad_()
-
-    def value_and_gradient():
-        loss = batch_angular_loss(embeddings, targets)
-        return loss, torch.autograd.grad(loss, embeddings)[0]
-
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        value_and_gradient()
-    side.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        recorded = value_and_gradient()
-    others = make(1, dtype=torch.float32)
-    with torch.no_grad():
-        for tensor, other in zip((embeddings, targets), others, strict=True):
-            tensor.copy_(other)
-    graph.replay()
-    torch.cuda.synchronize()
-    for found, expected in zip(recorded, loss_and_gradient(*others), strict=True):
-        torch.testing.assert_close(found.detach().cpu(), expected)
+    assert_can_be_recorded(batch_angular_loss, make(0, dtype=torch.float32), make(1, dtype=torch.float32))
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"embeddings": torch.ones(3)}, r"embeddings have the shape \(3,\) .* give a floating-point matrix \(n, d\)"),
-        ({"targets": torch.zeros(9, dtype=torch.int64)}, r"targets have the shape \(9,\) .*, \(10,\)"),
-        ({"targets": torch.zeros(10)}, "targets have .* the type torch.float32; give one int64 class"),
-        ({"targets": torch.full((10,), -2)}, "targets go down to -2; give classes from 0 up, and -1"),
-        ({"targets": torch.zeros(10, dtype=torch.int64, device="meta")}, "targets are on meta, .* are on cpu; move"),
+        *NO_BATCHES,
         ({"alpha": 0.0}, "alpha is 0.0; it must be an angle in degrees above 0 and at most 80"),
         ({"alpha": 80.1}, "alpha is 80.1; .* at most 80"),
         ({"alpha": math.nan}, "alpha is nan"),

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from helpers.losses import NO_BATCHES, assert_can_be_recorded, value_and_gradient
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -20,10 +21,8 @@ def make(seed, n=10, d=4, classes=3, dtype=torch.float64):
     return embeddings, torch.arange(n) % classes, torch.rand(n, n, generator=generator, dtype=dtype)
 
 
-def loss_and_gradient(embeddings, *arguments):
-    embeddings = embeddings.clone().requires_grad_()
-    loss = triplet_loss(embeddings, *arguments)
-    return loss.detach(), torch.autograd.grad(loss, embeddings)[0]
+def loss_and_gradient(*arguments):
+    return value_and_gradient(triplet_loss, *arguments)
 
 
 def unit(rows):
@@ -272,39 +271,13 @@ def test_never_looks_at_values():
 
 @pytest.mark.gpu
 def test_value_and_gradient_can_be_recorded():
-    embeddings, targets, draws = (tensor.cuda() for tensor in make(0, dtype=torch.float32))
-    embeddings.requires_grad_()
-
-    def value_and_gradient():
-        loss = triplet_loss(embeddings, targets, draws)
-        return loss, torch.autograd.grad(loss, embeddings)[0]
-
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        value_and_gradient()
-    side.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        recorded = value_and_gradient()
-    others = make(1, dtype=torch.float32)
-    with torch.no_grad():
-        for tensor, other in zip((embeddings, targets, draws), others, strict=True):
-            tensor.copy_(other)
-    graph.replay()
-    torch.cuda.synchronize()
-    for found, expected in zip(recorded, loss_and_gradient(*others), strict=True):
-        torch.testing.assert_close(found.detach().cpu(), expected)
+    assert_can_be_recorded(triplet_loss, make(0, dtype=torch.float32), make(1, dtype=torch.float32))
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"embeddings": torch.ones(3)}, r"embeddings have the shape \(3,\) .* give a floating-point matrix \(n, d\)"),
-        ({"embeddings": torch.ones(10, 5, dtype=torch.int64)}, "embeddings have .* the type torch.int64"),
-        ({"targets": torch.zeros(9, dtype=torch.int64)}, r"targets have the shape \(9,\) .*, \(10,\)"),
-        ({"targets": torch.zeros(10)}, "targets have .* the type torch.float32; give one int64 class"),
-        ({"targets": torch.full((10,), -2)}, "targets go down to -2; give classes from 0 up, and -1"),
-        ({"targets": torch.zeros(10, dtype=torch.int64, device="meta")}, "targets are on meta, .* are on cpu; move"),
+        *NO_BATCHES,
         ({"draws": torch.zeros(10)}, r"draws have the shape \(10,\) .* \(10, 10\)"),
         ({"draws": torch.zeros(10, 10, dtype=torch.int64)}, "draws have .* the type torch.int64; give a floating"),
         ({"draws": torch.full((10, 10), -0.1)}, "draws run from -0.1.* to -0.1.*; give numbers from 0 up to 1"),

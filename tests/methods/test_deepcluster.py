@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.networks import tiny_cnn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import normalized_mutual_info_score
@@ -297,14 +298,7 @@ def noisy(seed: int, each: int = 40) -> tuple[Tensor, Tensor]:
 
 def trainer_of(images: Tensor, classes: Tensor, run: Run | None = None, **changes) -> Trainer:
     torch.manual_seed(0)
-    encoder = nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(256, 32),
-    )
+    encoder = tiny_cnn()
     quick = {"epochs": 2, "batch_size": 64, "lr": 0.03, "selection": "last"} | changes
     data = TrainingData(images, torch.full_like(classes, -1), classes=classes)
     return Trainer(encoder, DeepCluster(DeepClusterSettings(clusters=24)), data, TrainingSettings(**quick), run=run)

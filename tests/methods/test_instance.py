@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.networks import tiny_cnn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -252,14 +253,7 @@ def test_statistics_of_many_examples_take_little_memory(largest_tensor, monkeypa
 
 def trainer_of(images: Tensor, classes: Tensor, run: Run | None = None, values: dict | None = None, **changes):
     torch.manual_seed(0)
-    encoder = nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(256, 32),
-    )
+    encoder = tiny_cnn()
     quick = {"epochs": 2, "batch_size": 64, "optimizer": "adamw", "lr": 1e-3, "selection": "last"} | changes
     data = TrainingData(images, torch.full_like(classes, -1))
     return Trainer(encoder, Instance(InstanceSettings(**(values or {}))), data, TrainingSettings(**quick), run=run)
