@@ -11,6 +11,8 @@ from torch import Tensor
 
 from semimetric.errors import InputError
 
+_NUMBERS_AT_A_TIME = 1 << 24
+
 DENSE_ROWS = 20_000
 """Above this many examples no array with a row and a column for each of them is ever allocated."""
 
@@ -55,13 +57,19 @@ def check_features(features: Any, name: str = "features") -> Tensor:
 
 def check_finite(tensor: Tensor, name: str) -> None:
     """Refuse NaN and infinity, naming the rows that hold them."""
-    finite = torch.isfinite(tensor).flatten(1).all(1) if tensor.ndim > 1 else torch.isfinite(tensor)
+    finite = _finite_rows(tensor) if tensor.ndim > 1 else torch.isfinite(tensor)
     if not bool(finite.all()):
         rows = (~finite).nonzero().flatten()
         raise InputError(
             f"{name} has NaN or infinite values in {len(rows)} of {len(tensor)} rows (rows {_listed(rows)}). "
             "Remove or impute those rows."
         )
+
+
+def _finite_rows(tensor: Tensor) -> Tensor:
+    """Which rows are finite, some at a time: a second copy of large images may not fit."""
+    rows = max(1, _NUMBERS_AT_A_TIME // max(1, math.prod(tensor.shape[1:])))
+    return torch.cat([torch.isfinite(piece).flatten(1).all(1) for piece in tensor.split(rows)])
 
 
 def check_labels(labels: Any, length: int, name: str = "labels") -> Tensor:

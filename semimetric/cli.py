@@ -1,4 +1,4 @@
-"""The command line: ``semimetric fit | evaluate | methods | datasets``."""
+"""The command line: ``semimetric``, all its commands, and of them ``fit``, ``evaluate``, ``methods``, ``datasets``."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
 import semimetric
+from semimetric.commands import runs
+from semimetric.commands.console import AsJson, DataDir, Device, print_json, stderr, stdout
+from semimetric.commands.own import fit_own, own_estimator, own_task
 from semimetric.errors import InputError, SemimetricError
-from semimetric.experiment import ProtocolSettings, evaluate_run, plan, run_experiment
+from semimetric.experiment import evaluate_run, plan, run_experiment
 from semimetric.methods import METHODS
 from semimetric.options import settings_options, with_options
 from semimetric.presets import preset_names
+from semimetric.protocol import ProtocolSettings
 from semimetric.reporting.progress import RichProgress
 from semimetric.reporting.tables import score_table
-from semimetric.training import PretrainSettings, TrainingSettings
+from semimetric.training import PretrainSettings, TrainingSettings, choose_device
 
 app = typer.Typer(
     help="Semi-supervised deep metric learning: an embedding from a few labels and many unlabelled examples.",
@@ -32,15 +35,22 @@ app = typer.Typer(
 )
 datasets_app = typer.Typer(help="List the benchmark datasets, or fetch one.", invoke_without_command=True)
 app.add_typer(datasets_app, name="datasets")
+for _command in (runs.embed, runs.predict, runs.search, runs.index, runs.suggest, runs.export):
+    app.command()(_command)
 
-stdout = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 160)
-stderr = Console(stderr=True, soft_wrap=True)
-
-DataDir = Annotated[
-    Path | None, typer.Option(help="Folder that holds benchmark data; else the one SEMIMETRIC_DATA names.")
+Labels = Annotated[
+    Path | None,
+    typer.Option(help="CSV file with the labels of photographs, columns path and label.", rich_help_panel="Own data"),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON as the last line of standard output.")]
+LabelColumn = Annotated[
+    str | None, typer.Option(help="Column with the labels; empty is unlabelled.", rich_help_panel="Own data")
+]
+IdColumn = Annotated[
+    str | None, typer.Option(help="Column with the names of a table's rows.", rich_help_panel="Own data")
+]
+FineTune = Annotated[
+    bool, typer.Option("--fine-tune", help="Train the pretrained network itself.", rich_help_panel="Own data")
+]
 
 _FIT_OPTIONS = settings_options(
     [
@@ -55,12 +65,24 @@ _FIT_OPTIONS = settings_options(
 @app.command()
 @with_options(_FIT_OPTIONS)
 def fit(
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Your own data: a folder of photographs, with a sub-folder for each class, or a table (.npz, .npy, "
+            ".csv, .parquet); without it a benchmark dataset.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the run; new or empty, unless --resume.")
     ] = None,
     dataset: Annotated[str, typer.Option(help="Benchmark dataset; 'semimetric datasets' lists them.")] = "digits",
     method: Annotated[str, typer.Option(help="Method; 'semimetric methods' lists them.")] = "consensus",
     preset: Annotated[str, typer.Option(help=f"Settings to start from: {', '.join(preset_names())}.")] = "default",
+    labels: Labels = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
+    fine_tune: FineTune = False,
     seed: Annotated[int, typer.Option(help="Seed of split, weights, partitions and batches.")] = 0,
     device: Device = "auto",
     threads: Annotated[
@@ -76,16 +98,21 @@ def fit(
     as_json: AsJson = False,
     **settings: Any,
 ) -> None:
-    """Train a method on a benchmark dataset and score its test set before and after."""
+    """Train a method: on your own data, or on a benchmark dataset, whose test set is scored before and after."""
     if threads is not None:
         torch.set_num_threads(threads)
     given = {name: value for name, value in settings.items() if value is not None}
+    if data is not None:
+        estimator = own_estimator(method, seed, device, fine_tune, given)
+        fit_own(estimator, data, _named(out), labels, label_column, id_column, resume, as_json)
+        return
+    if labels or label_column or id_column or fine_tune:
+        raise InputError("--labels, --label-column, --id-column and --fine-tune are for data of your own. Name it.")
     experiment = plan(dataset, method, seed, preset, **given)
     if show_settings:
         sys.stdout.write(json.dumps(experiment.config(), indent=2) + "\n")
         return
-    if out is None:
-        raise InputError("--out is missing: name a folder for the run.")
+    out = _named(out)
     progress = RichProgress(stderr)
     if stderr.is_terminal:
         protocol, training = experiment.protocol, experiment.training
@@ -111,9 +138,68 @@ def fit(
         raise typer.Exit(130)
 
 
+def _named(out: Path | None) -> Path:
+    if out is None:
+        raise InputError("--out is missing: name a folder for the run.")
+    return out
+
+
+@app.command()
+@with_options(_FIT_OPTIONS)
+def tune(
+    data: Annotated[
+        Path | None, typer.Argument(help="Your own data, as for fit; without it --dataset.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the study; one that is there is continued.")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Trials in all.")] = 30,
+    dataset: Annotated[str, typer.Option(help="Benchmark dataset; 'semimetric datasets' lists them.")] = "digits",
+    method: Annotated[str, typer.Option(help="Method; 'semimetric methods' lists them.")] = "consensus",
+    labels: Labels = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
+    fine_tune: FineTune = False,
+    seed: Annotated[int, typer.Option(help="Seed of the study, and of every trial.")] = 0,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+    **settings: Any,
+) -> None:
+    """Choose settings on validation data; those that are given stay as they are."""
+    from semimetric.tuning import benchmark_trial, own_trial
+    from semimetric.tuning import tune as search_settings
+
+    given = {name: value for name, value in settings.items() if value is not None}
+    where, folder = choose_device(device), _named(out)
+    about = {"data": dataset if data is None else str(data), "seed": seed, "given": given}
+    if data is None:
+        trial = benchmark_trial(dataset, method, seed, data_dir, where, **given)
+    else:
+        estimator = own_estimator(method, seed, device, fine_tune, given)
+        trial = own_trial(own_task(estimator, data, labels, label_column, id_column), where)
+    best = search_settings(method, folder, trials, trial, about, seed)
+    if as_json:
+        print_json(best)
+        return
+    flags = " ".join(_flag(name, value) for name, value in best["settings"].items())
+    stdout.print(
+        f"best of {best['complete']} complete trials ({best['trials']} in all): validation score {best['score']:.4f}\n"
+        f"fit with: --method {method} {flags}",
+        highlight=False,
+    )
+
+
+def _flag(name: str, value: Any) -> str:
+    flag = "--" + name.replace("_", "-")
+    if isinstance(value, bool):
+        return flag if value else f"--no-{flag[2:]}"
+    return f"{flag} {value:.4g}" if isinstance(value, float) else f"{flag} {value}"
+
+
 def _print_outcome(outcome: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps(outcome) + "\n")
+        print_json(outcome)
         return
     title = f"{outcome['method']} on {outcome['dataset']}, seed {outcome['seed']}: test set, per cent"
     title += f", {outcome['components']} dimensions"
@@ -133,6 +219,13 @@ def _print_outcome(outcome: dict[str, Any], as_json: bool) -> None:
     if outcome["guards"]:
         where = f"docs/methods/{outcome['method']}.md"
         stdout.print(f"guards at work (see {where}): {', '.join(outcome['guards'])}", highlight=False)
+    if outcome["skipped"]:
+        name, reason = next(iter(outcome["skipped_files"].items()))
+        stdout.print(
+            f"{outcome['skipped']} photographs are left out, the first {name} ({reason}); more in result.json",
+            markup=False,
+            highlight=False,
+        )
     which = "last" if outcome["selection"] == "last" else "best"
     stdout.print(
         f"{which} epoch {outcome['best_epoch']} of {outcome['planned_epochs']}, {outcome['seconds']:.0f} s on "
@@ -155,9 +248,13 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Score the best model of a run on the test set of its dataset."""
-    outcome = evaluate_run(run, data_dir, device, components)
+    progress = RichProgress(stderr)
+    try:
+        outcome = evaluate_run(run, data_dir, device, components, progress)
+    finally:
+        progress.end()
     if as_json:
-        sys.stdout.write(json.dumps(outcome) + "\n")
+        print_json(outcome)
         return
     title = f"{outcome['method']} on {outcome['dataset']}, seed {outcome['seed']}: test set, per cent"
     row = f"Epoch {outcome['epoch']}, {outcome['components']} dimensions"
@@ -181,6 +278,7 @@ def datasets(context: typer.Context, data_dir: DataDir = None, as_json: AsJson =
         return
     from semimetric.data import describe_datasets
 
+    listings = describe_datasets(data_dir)
     rows = [
         {
             "name": listing.name,
@@ -192,11 +290,17 @@ def datasets(context: typer.Context, data_dir: DataDir = None, as_json: AsJson =
             "found": listing.found,
             "missing": ", ".join(listing.missing),
         }
-        for listing in describe_datasets(data_dir)
+        for listing in listings
     ]
     _print_rows(rows, as_json)
-    if not as_json and any(row["found"] is None for row in rows):
-        stdout.print("Download a missing one with: semimetric datasets fetch NAME", highlight=False)
+    lacking = [listing for listing in listings if listing.found is None and not as_json]
+    to_fetch = [listing.name for listing in lacking if listing.source is None]
+    if to_fetch:
+        names = ", ".join(to_fetch)
+        stdout.print(f"Download a missing one ({names}) with: semimetric datasets fetch NAME", highlight=False)
+    for listing in lacking:
+        if listing.source is not None:
+            stdout.print(f"Get {listing.name} yourself from {listing.source}", highlight=False)
 
 
 @datasets_app.command()

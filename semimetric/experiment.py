@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,25 +16,27 @@ import semimetric
 from semimetric.checks import check_choice
 from semimetric.data import (
     Dataset,
-    Fit,
     Preprocess,
-    PreprocessName,
-    Withheld,
     apply_in_chunks,
     build_preprocess,
     check_dataset,
+    find_photographs,
     load_dataset,
+    photograph_side,
     restore_preprocess,
     split_examples,
 )
-from semimetric.descriptors import described
-from semimetric.encoders import build_encoder, encode, encoder_names, takes_photographs
+from semimetric.descriptors import described, described_photographs
+from semimetric.encoders import build_encoder, encode, rebuild_encoder
 from semimetric.errors import InputError, RunError
 from semimetric.evaluation import evaluate
 from semimetric.methods import METHODS, build_method, method_names
 from semimetric.metric import Metric
+from semimetric.own import Built, Learned, Model, Sight, named_by
+from semimetric.own.folder import Examples, versions, write_learned
 from semimetric.presets import preset_values
-from semimetric.settings import build_settings, setting
+from semimetric.protocol import ProtocolSettings
+from semimetric.settings import build_settings
 from semimetric.training import (
     PretrainSettings,
     Progress,
@@ -40,65 +44,19 @@ from semimetric.training import (
     Silent,
     Trainer,
     TrainingData,
+    TrainingResult,
     TrainingSettings,
     choose_device,
-    load_model,
     model_tensors,
     pretrain,
 )
+from semimetric.training.optimizer import under
 
+WEIGHTS_DIGEST = "weights_sha256"
+"""What the config of a run calls the SHA-256 of the pretrained weights that it was made with."""
 
-@dataclass(frozen=True)
-class ProtocolSettings:
-    """Which labels are known, and what the network sees."""
-
-    labels_per_class: int = setting(10, "Labelled examples of each class; all other training examples are unlabelled.")
-    validation_share: float = setting(
-        0.0, "Share of the training data that is withheld; the best model is then chosen on it."
-    )
-    withheld: Withheld = setting(
-        "examples", "What the validation share is of: examples of each class, or whole classes, where new ones come."
-    )
-    encoder: str = setting("small-cnn", f"Network: {', '.join(encoder_names())}.")
-    backbone: str = setting(
-        "", "Pretrained network, kept as it is, whose descriptors of the images are learned from; none: the images."
-    )
-    weights: str = setting(
-        "", "File with the weights of the pretrained network, backbone or encoder; 'random' for one without any."
-    )
-    descriptors: str = setting("", "File that keeps the descriptors of the backbone for the next run.")
-    side: int = setting(0, "Side in pixels to which photographs are brought; 0 takes the dataset's own, 256.")
-    fit: Fit = setting("crop", "How photographs are brought to a square.")
-    init: Literal["gaussian", "he"] = setting("gaussian", "Start weights of the paper's networks.")
-    preprocess: PreprocessName = setting("standardize", "Scaling of the inputs.")
-
-    def __post_init__(self) -> None:
-        check_choice(self.withheld, ("examples", "classes"), "withheld")
-        check_choice(self.fit, ("crop", "squash"), "fit")
-        if self.backbone and not takes_photographs(self.backbone):
-            raise InputError(
-                f"backbone {self.backbone!r} is no pretrained network. Use googlenet, googlenet-rmac, timm:NAME or "
-                "torchvision:NAME, or train it as the encoder."
-            )
-        if self.descriptors and not self.backbone:
-            raise InputError("descriptors are those of a backbone, and there is none. Name one, or leave it out.")
-        if takes_photographs(self.encoder) and self.preprocess != "imagenet":
-            raise InputError(
-                f"encoder {self.encoder!r} expects preprocess 'imagenet', got {self.preprocess!r}. Set preprocess to "
-                "imagenet."
-            )
-
-    def weights_file(self) -> Path | None:
-        """The weights of the pretrained network, where there is one: a file, or none for a random network."""
-        network = self.backbone or self.encoder
-        if self.weights == "random" or not takes_photographs(network):
-            return None
-        if not self.weights:
-            raise InputError(
-                f"weights are missing: name the file with those of {network!r}, or say 'random' for a network that "
-                "has seen nothing."
-            )
-        return Path(self.weights)
+SKIPPED_NAMED = 5
+"""So many of the files that gave no example are named in the outcome of a run."""
 
 
 @dataclass(frozen=True)
@@ -183,12 +141,18 @@ def plan(dataset: str, method: str, seed: int = 0, preset: str = "default", **va
 
 @dataclass(frozen=True)
 class Prepared:
-    """A dataset under a protocol: what is trained on, and what is only scored."""
+    """A dataset under a protocol: what is trained on, what is only scored, and which files gave no example, and why.
+
+    ``rows`` are the numbers of what is trained on among the training examples of the dataset.
+    """
 
     data: TrainingData
     test_inputs: Tensor
     test_labels: Tensor
     preprocess: Preprocess
+    rows: Tensor
+    class_names: tuple[str, ...]
+    skipped: Mapping[str, str] = field(default_factory=dict)
 
 
 def prepare(experiment: Experiment, dataset: Dataset, device: torch.device | str = "cpu") -> Prepared:
@@ -208,37 +172,43 @@ def prepare(experiment: Experiment, dataset: Dataset, device: torch.device | str
     labels = torch.where(torch.isin(rows, split.labelled), dataset.train.labels[rows], -1)
     inputs = dataset.train.inputs[rows].to(device)
     preprocess = build_preprocess(protocol.preprocess, inputs)
+    scaled = apply_in_chunks(preprocess, inputs)
+    del inputs  # the bytes go before others are made into numbers of four times their size
     withheld = dataset.train.subset(split.validation) if len(split.validation) else None
     data = TrainingData(
-        apply_in_chunks(preprocess, inputs),
+        scaled,
         labels.to(device),
         None if withheld is None else apply_in_chunks(preprocess, withheld.inputs.to(device)),
         None if withheld is None else withheld.labels.to(device),
         dataset.train.labels[rows].to(device),
     )
     test_inputs = apply_in_chunks(preprocess, dataset.test.inputs.to(device))
-    return Prepared(data, test_inputs, dataset.test.labels, preprocess)
+    return Prepared(data, test_inputs, dataset.test.labels, preprocess, rows, dataset.class_names, dataset.skipped)
 
 
 def load_examples(
     experiment: Experiment, data_dir: Path | None, device: torch.device, progress: Progress | None = None
 ) -> Dataset:
-    """The dataset of an experiment, or its descriptors by a frozen network."""
-    protocol = experiment.protocol
+    """The dataset of an experiment, or its descriptors by a frozen network; of photographs, as they are decoded."""
+    protocol, progress = experiment.protocol, progress or Silent()
     weights = protocol.weights_file()
-    dataset = load_dataset(experiment.dataset, data_dir, protocol.side or None, protocol.fit)
+    keep = Path(protocol.descriptors) if protocol.descriptors else None
+    photographs = find_photographs(experiment.dataset, data_dir) if protocol.backbone else None
+    if photographs is not None:
+        progress.stage(f"looking at {len(photographs.album):,} photographs")
+        side, count = protocol.side or photographs.benchmark.side, _counting(progress, "photographs described")
+        network = (protocol.backbone, weights, experiment.seed, device, keep)
+        return described_photographs(photographs, side, protocol.fit, *network, count)
+    count = _counting(progress, "photographs decoded")
+    dataset = load_dataset(experiment.dataset, data_dir, protocol.side or None, protocol.fit, progress=count)
     if not protocol.backbone:
         return dataset
-    if progress is not None:
-        progress.stage(f"describing {len(dataset.train) + len(dataset.test):,} images by {protocol.backbone}")
-    return described(
-        dataset,
-        protocol.backbone,
-        weights,
-        experiment.seed,
-        device,
-        Path(protocol.descriptors) if protocol.descriptors else None,
-    )
+    progress.stage(f"describing {len(dataset.train) + len(dataset.test):,} images by {protocol.backbone}")
+    return described(dataset, protocol.backbone, weights, experiment.seed, device, keep)
+
+
+def _counting(progress: Progress, what: str) -> Callable[[int, int], None]:
+    return lambda done, total: progress.stage(what, done, total)
 
 
 def encoder_of(experiment: Experiment, shape: tuple[int, ...]) -> nn.Module:
@@ -264,6 +234,11 @@ def run_experiment(
     """
     where = choose_device(device)
     progress = progress or Silent()
+    config = experiment.config() | {"versions": versions(), WEIGHTS_DIGEST: None}
+    if dataset is None or not experiment.protocol.backbone:
+        config[WEIGHTS_DIGEST] = experiment.protocol.weights_digest()
+    if resume and out is not None and (out / "config.json").is_file():
+        _check_weights(Run.open(out), experiment.protocol.weights, config[WEIGHTS_DIGEST])
     progress.stage(f"loading {experiment.dataset}")
     prepared = prepare(experiment, dataset or load_examples(experiment, data_dir, where, progress), where)
     method = build_method(experiment.method, **dataclasses.asdict(experiment.method_settings))
@@ -272,7 +247,7 @@ def run_experiment(
         encoder, method, prepared.data, experiment.training, experiment.seed, where, run=None, progress=progress
     )
     if out is not None:
-        trainer.run = (Run.resume if resume else Run.create)(out, experiment.config())
+        trainer.run = (Run.resume if resume else Run.create)(out, config)
     initial = _start(experiment, prepared, trainer)
     result = trainer.fit()
     progress.stage("scoring the test set")
@@ -289,6 +264,8 @@ def run_experiment(
         "selection": experiment.training.selection,
         "epochs": result.epochs,
         "interrupted": result.interrupted,
+        "skipped": len(prepared.skipped),
+        "skipped_files": dict(islice(prepared.skipped.items(), SKIPPED_NAMED)),
         "guards": list(result.guards),
         "trust": result.trust,
         "seconds": round(result.seconds, 3),
@@ -296,8 +273,52 @@ def run_experiment(
         "run": None if out is None else str(out),
     }
     if trainer.run is not None:
+        keep_learned(trainer.run, experiment, prepared, trainer, result)
         trainer.run.write("result.json", outcome)
     return outcome
+
+
+def keep_learned(
+    run: Run, experiment: Experiment, prepared: Prepared, trainer: Trainer, result: TrainingResult
+) -> None:
+    """Write what ``semimetric.load`` needs: what the model is built of, and the examples with their embeddings."""
+    protocol, inputs = experiment.protocol, prepared.data.inputs
+    side = photograph_side(experiment.dataset, protocol.side)
+    sight = Sight(side, protocol.fit, backbone_of(experiment, side)) if side else None
+    built = Built(
+        "photographs" if side else "images",
+        () if side else tuple(inputs.shape[1:]),
+        tuple(inputs.shape[1:]),
+        protocol.preprocess,
+        protocol.encoder,
+        backbone=protocol.backbone,
+        side=side,
+    )
+    model = Model(prepared.preprocess, result.encoder, result.metric, sight)
+    embeddings = result.metric.transform(encode(result.encoder, inputs)).cpu().double()
+    labels = prepared.data.labels.cpu()
+    learned = Learned(model, built, embeddings, labels, named_by(trainer, embeddings, labels))
+    names = tuple(f"train {row}" for row in prepared.rows.tolist())
+    classes = tuple(prepared.class_names[number] for number in learned.posteriors.classes.tolist())
+    write_learned(run, learned, Examples(names, experiment.dataset, classes))
+
+
+def backbone_of(experiment: Experiment, side: int) -> nn.Module | None:
+    """The frozen network that describes photographs, where there is one."""
+    protocol = experiment.protocol
+    if not protocol.backbone:
+        return None
+    return build_encoder(protocol.backbone, (3, side, side), experiment.seed, weights=protocol.weights_file())
+
+
+def _check_weights(run: Run, weights: str, digest: str | None) -> None:
+    """Refuse weights that are not those that the run was made with, before anything is computed with them."""
+    known = run.config().get(WEIGHTS_DIGEST)
+    if known is not None and digest is not None and digest != known:
+        raise RunError(
+            f"{run.path} was made with weights of SHA-256 {known}, and those in {weights} have {digest}. "
+            "Use the weights that it was made with, or start again with another --out."
+        )
 
 
 def _start(experiment: Experiment, prepared: Prepared, trainer: Trainer) -> dict[str, float]:
@@ -331,21 +352,30 @@ def score(encoder: nn.Module, metric: Metric, inputs: Tensor, labels: Tensor) ->
 
 
 def evaluate_run(
-    path: Path, data_dir: Path | None = None, device: str = "auto", components: int | None = None
+    path: Path,
+    data_dir: Path | None = None,
+    device: str = "auto",
+    components: int | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Score the best model of a run on the test set of its dataset; ``components`` keeps its largest dimensions."""
+    """Score the best model of a run on the test set of its dataset; ``components`` keeps its largest dimensions.
+
+    Pretrained weights are needed only where a frozen network describes the images: the run has all others.
+    """
     if components is not None and components < 1:
         raise InputError(f"components must be at least 1, got {components}.")
     run = Run.open(path)
     experiment = Experiment.from_config(run.config())
     where = choose_device(device)
-    dataset = load_examples(experiment, data_dir, where)
+    if experiment.protocol.backbone:
+        _check_weights(run, experiment.protocol.weights, experiment.protocol.weights_digest())
+    dataset = load_examples(experiment, data_dir, where, progress)
     scaling, _ = run.read_tensors("preprocess.safetensors")
     inputs = apply_in_chunks(restore_preprocess(experiment.protocol.preprocess, scaling), dataset.test.inputs)
     tensors, state = run.read_tensors("model.safetensors")
-    encoder = encoder_of(experiment, tuple(inputs.shape[1:]))
+    protocol, shape = experiment.protocol, tuple(inputs.shape[1:])
     try:
-        load_model(encoder, tensors)
+        encoder = rebuild_encoder(protocol.encoder, shape, under("encoder.", tensors), protocol.init)
     except RuntimeError as error:
         raise RunError(f"the model in {path} does not fit its config: {error}") from error
     metric = Metric(tensors["metric.factor"])

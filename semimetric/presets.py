@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from semimetric.checks import check_choice
 from semimetric.errors import InputError
@@ -111,6 +111,9 @@ _CONSENSUS_IMAGES: Values = _CONSENSUS_TRAINING | {
     "selective": False,
 }
 
+_CONSENSUS_VECTORS: Values = {"k": 5, "gamma": 0.95, "head_share": 0.3, "instance": 0.2, "selective": False}
+"""Chosen on three small tables, see docs/results.md."""
+
 _TRAINED_NETWORK: Values = {"backbone": "", "encoder": "googlenet", "preprocess": "imagenet", "side": 224}
 """Images that can be turned, instead of descriptors that cannot."""
 
@@ -211,11 +214,20 @@ for _name in BASELINES:
 
 def training_settings(method: str, **changes: Any) -> TrainingSettings:
     """How to train ``method`` on data of your own, with ``changes``."""
+    return build_settings(TrainingSettings, _own_training(method) | changes, "training")
+
+
+def own_values(method: str, kind: Literal["vectors", "images"]) -> Values:
+    """Settings of the method and of its training, other than their defaults, for data of your own."""
+    vectors = _CONSENSUS_VECTORS if method == "consensus" and kind == "vectors" else {}
+    return _own_training(method) | vectors
+
+
+def _own_training(method: str) -> Values:
     check_choice(method, method_names(), "method")
-    values = _CONSENSUS_TRAINING if method == "consensus" else {}
     if method in BASELINES:
-        values = _BASELINE_TRAINING | BASELINES[method]
-    return build_settings(TrainingSettings, values | changes, "training")
+        return _BASELINE_TRAINING | BASELINES[method]
+    return _CONSENSUS_TRAINING if method == "consensus" else {}
 
 
 def preset_names() -> tuple[str, ...]:

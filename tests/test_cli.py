@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -135,7 +136,10 @@ def test_methods_and_datasets_are_listed(tmp_path: Path) -> None:
     assert rows["mnist"]["found"] is None
     table = semimetric("datasets", "--data-dir", tmp_path, XDG_CACHE_HOME=str(tmp_path), SEMIMETRIC_DATA="").stdout
     assert "not found" in table
-    assert "semimetric datasets fetch NAME" in table
+    assert re.search(r"missing one \(mnist, (fashion-mnist, )?cifar10\) with: semimetric datasets fetch NAME", table)
+    assert "Get cub200 yourself from https://data.caltech.edu/records/65de6-vp158\n" in table
+    assert "Get cars196 yourself from https://ai.stanford.edu/" in table
+    assert "yourself" not in listed.stdout
 
 
 def test_a_missing_dataset_says_where_it_looked_and_how_to_get_it(tmp_path: Path) -> None:

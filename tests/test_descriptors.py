@@ -7,17 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
+from helpers.birds import write_birds
 from torch import nn
 
-from semimetric.data import Dataset, Examples, PhotoReader, build_preprocess, decode_image, registry
-from semimetric.data.fine_grained import CUB200
+from semimetric.data import Dataset, Examples, PhotoReader, build_preprocess, decode_image
 from semimetric.descriptors import describe_photos, described
 from semimetric.encoders import build_encoder, encode
 from semimetric.errors import InputError
 from semimetric.experiment import evaluate_run, plan, run_experiment
-
-CLASSES = 8
 
 
 @pytest.fixture
@@ -73,20 +70,7 @@ def test_what_cannot_be_read_or_kept_is_said_before_anything_is_computed(
 
 @pytest.fixture
 def birds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small dataset in class folders, a colour for each class, under the name of one that has a preset."""
-    small = dataclasses.replace(CUB200, classes=CLASSES, train_size=3 * CLASSES, test_size=3 * CLASSES)
-    monkeypatch.setattr(registry, "_BENCHMARKS", (small,))
-    generator = torch.Generator().manual_seed(0)
-    for number in range(CLASSES):
-        train = number < CLASSES // 2
-        name = f"{number + 1:03d}.bird_{number}"
-        folder = tmp_path / "birds" / "cub200" / ("train" if train else "test") / name
-        folder.mkdir(parents=True)
-        colour = torch.rand(3, generator=torch.Generator().manual_seed(number)) * 200
-        for image in range(6):
-            pixels = (colour + 55 * torch.rand(70, 80, 3, generator=generator)).byte()
-            Image.fromarray(pixels.numpy()).save(folder / f"{image}.png")
-    return tmp_path / "birds"
+    return write_birds(tmp_path / "birds", monkeypatch)
 
 
 def test_photographs_are_described_as_they_are_read(birds: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,43 @@ def test_withheld_examples_are_in_no_other_set() -> None:
     assert len(raw) == len(dataset.train)  # no duplicates, so that rows can be told apart
     trained = {tuple(row) for row in prepared.data.inputs.flatten(1).tolist()}
     assert not trained & {tuple(row) for row in withheld.flatten(1).tolist()}
+
+
+PREPARING = """
+import re
+import torch
+from pathlib import Path
+from semimetric import checks
+from semimetric.data import Dataset, Examples, preprocess
+from semimetric.experiment import plan, prepare
+
+checks._NUMBERS_AT_A_TIME = preprocess._CHUNK_NUMBERS = 1 << 20  # or a test would take a hundred times the images
+
+def memory(kind):
+    return int(re.search(kind + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
+
+def dataset(*counts):
+    images = [torch.zeros(count, 3, 128, 128, dtype=torch.uint8) for count in counts]
+    for part in images:
+        part[::2] = 7
+    return Dataset("cub200", *(Examples(part, torch.arange(len(part)) % 10) for part in images), ())
+
+torch.set_num_threads(1)
+experiment = plan("cub200", "rotation", validation_share=0.0, selection="last", labels_per_class=3)
+prepare(experiment, dataset(60, 60))
+large = dataset(800, 200)
+before = memory("VmRSS")
+prepared = prepare(experiment, large)
+floats = 4 * (prepared.data.inputs.numel() + prepared.test_inputs.numel())
+print((memory("VmHWM") - before) / floats)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="nothing here tells how much memory is in use")
+def test_scaling_photographs_takes_little_more_than_the_result() -> None:
+    """All numbers once, a byte for each of the training images, and a few images at work."""
+    done = subprocess.run([sys.executable, "-c", PREPARING], check=True, capture_output=True, text=True, timeout=200)
+    assert 0.9 < float(done.stdout) < 1.4
 
 
 def test_a_run_can_be_scored_again_and_says_the_same(tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
 """What the examples are: benchmark datasets, labelled and unlabelled splits, input scaling, augmented views."""
 
 from semimetric.data.augment import Augmentation, augment, check_augmentation, rotate_quarters
+from semimetric.data.collection import Collection, labels_as_numbers
 from semimetric.data.examples import Dataset, Examples
 from semimetric.data.fetch import fetch_dataset
-from semimetric.data.photos import Fit, PhotoReader, decode_image, read_photos
+from semimetric.data.fine_grained import Photographs
+from semimetric.data.images import Fit, decode_image
+from semimetric.data.own import read_collection
+from semimetric.data.photos import PhotoReader, read_photos
 from semimetric.data.preprocess import (
     Identity,
     ImageNet,
@@ -16,7 +20,15 @@ from semimetric.data.preprocess import (
     build_preprocess,
     restore_preprocess,
 )
-from semimetric.data.registry import DatasetListing, check_dataset, dataset_names, describe_datasets, load_dataset
+from semimetric.data.registry import (
+    DatasetListing,
+    check_dataset,
+    dataset_names,
+    describe_datasets,
+    find_photographs,
+    load_dataset,
+    photograph_side,
+)
 from semimetric.data.splits import Split, Withheld, partitions, split_examples
 from semimetric.data.views import VIEW_HELP, VIEW_KINDS, ViewKind, Views, augmentation_for, kind_of, preset_views
 
@@ -24,6 +36,7 @@ __all__ = [
     "VIEW_HELP",
     "VIEW_KINDS",
     "Augmentation",
+    "Collection",
     "Dataset",
     "DatasetListing",
     "Examples",
@@ -32,6 +45,7 @@ __all__ = [
     "ImageNet",
     "MeanImage",
     "PhotoReader",
+    "Photographs",
     "Preprocess",
     "PreprocessName",
     "Split",
@@ -50,10 +64,14 @@ __all__ = [
     "decode_image",
     "describe_datasets",
     "fetch_dataset",
+    "find_photographs",
     "kind_of",
+    "labels_as_numbers",
     "load_dataset",
     "partitions",
+    "photograph_side",
     "preset_views",
+    "read_collection",
     "read_photos",
     "restore_preprocess",
     "rotate_quarters",

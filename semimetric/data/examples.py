@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -52,9 +52,13 @@ def _check_inputs(inputs: Tensor) -> None:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A benchmark: its training and test examples and what its class numbers mean."""
+    """A benchmark: its training and test examples and what its class numbers mean.
+
+    ``skipped`` are files that should have given examples and did not, by name, and why.
+    """
 
     name: str
     train: Examples
     test: Examples
     class_names: tuple[str, ...]
+    skipped: Mapping[str, str] = field(default_factory=dict)

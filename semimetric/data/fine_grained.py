@@ -6,86 +6,23 @@ come with is not used here (Oh Song et al., Deep metric learning via lifted stru
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from semimetric.data.albums import Album, ClassFolders, Layout, Lists, album_of, first_few, unknown_names
 from semimetric.data.examples import Dataset, Examples
+from semimetric.data.images import Fit, check_photo_options
 from semimetric.data.official import find_file
-from semimetric.data.photos import Fit, check_photo_options, read_photos
+from semimetric.data.photos import read_photos
 from semimetric.errors import DataError, DataWarning
 
-_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff", ".jp2", ".ppm")
-_NAMED_AT_MOST = 5
-
-
-@dataclass(frozen=True)
-class Album:
-    """The photographs of a dataset that are there: N paths, N class numbers from 0, the names of all classes."""
-
-    paths: tuple[Path, ...]
-    labels: tuple[int, ...]
-    class_names: tuple[str, ...]
-
-    def absent_classes(self) -> list[str]:
-        """Name the classes without any photograph."""
-        there = set(self.labels)
-        return [name for label, name in enumerate(self.class_names) if label not in there]
-
-    def of_classes(self, labels: range) -> Album:
-        """Keep the photographs of some classes, and all names."""
-        rows = [row for row, label in enumerate(self.labels) if label in labels]
-        return Album(tuple(self.paths[row] for row in rows), tuple(self.labels[row] for row in rows), self.class_names)
-
-
-class Layout(Protocol):
-    """A way in which the files of a dataset may be arranged in a folder."""
-
-    def missing_from(self, folder: Path, classes: int) -> tuple[str, ...] | None:
-        """Return what ``folder`` lacks of this layout, by presence alone; None if it is not arranged so at all."""
-
-    def read(self, folder: Path, classes: int) -> Album:
-        """List the photographs, in the order of publication or else sorted by name."""
-
-
-@dataclass(frozen=True)
-class Lists:
-    """Lists say which photograph is of which class.
-
-    ``needs`` has for each file or folder the relative paths under which it may be; the first of them is the mark
-    of the layout.
-    """
-
-    needs: tuple[tuple[str, ...], ...]
-    album: Callable[[Path, int], Album]
-
-    def missing_from(self, folder: Path, classes: int) -> tuple[str, ...] | None:
-        """Return the files and folders that are not there."""
-        missing = [places for places in self.needs if not any((folder / place).exists() for place in places)]
-        return None if self.needs[0] in missing else tuple(places[0] for places in missing)
-
-    def read(self, folder: Path, classes: int) -> Album:
-        """List the photographs in the order of the lists."""
-        missing = self.missing_from(folder, classes)
-        if missing:
-            raise DataError(f"{folder} lacks {', '.join(missing)}.")
-        return self.album(folder, classes)
-
-
-def _album(photos: Iterable[tuple[Path, int]], names: Sequence[str], source: Path) -> Album:
-    """Make an album of paths and class numbers from 1; ``source`` is the list that they come from."""
-    there = []
-    for path, number in photos:
-        if not 1 <= number <= len(names):
-            raise DataError(f"{source} gives {path.name} the class {number}, which is not from 1 to {len(names)}.")
-        if path.is_file():
-            there.append((path, number - 1))
-    return Album(tuple(path for path, _ in there), tuple(label for _, label in there), tuple(names))
+Count = Callable[[int, int], None]
+"""Told how many photographs are done, of how many."""
 
 
 def _cub_album(folder: Path, classes: int) -> Album:
@@ -99,7 +36,7 @@ def _cub_album(folder: Path, classes: int) -> Album:
     if without:
         raise DataError(f"{source} has no class for {len(without)} images of images.txt, the first is {without[0]}.")
     photos = ((folder / "images" / path, int(numbers[image])) for image, path in images)
-    return _album(photos, [names[number] for number in range(1, classes + 1)], source)
+    return album_of(photos, [names[number] for number in range(1, classes + 1)], source)
 
 
 def _numbered_lines(path: Path) -> dict[int, str]:
@@ -121,7 +58,7 @@ def _numbered_lines(path: Path) -> dict[int, str]:
 def _cars_album(folder: Path, classes: int) -> Album:
     source = folder / "cars_annos.mat"
     photos = ((folder / name, number) for name, number in _annotations(source, "relative_im_path"))
-    return _album(photos, _car_names(folder, classes), source)
+    return album_of(photos, _car_names(folder, classes), source)
 
 
 def _cars_album_in_two(folder: Path, classes: int) -> Album:
@@ -129,7 +66,7 @@ def _cars_album_in_two(folder: Path, classes: int) -> Album:
     for images, lists in (("cars_train", _CARS_TRAIN_LISTS), ("cars_test", _CARS_TEST_LISTS)):
         source = find_file(folder, lists[0], lists)
         photos += ((folder / images / name, number) for name, number in _annotations(source, "fname"))
-    return _album(photos, _car_names(folder, classes), source)
+    return album_of(photos, _car_names(folder, classes), source)
 
 
 def _annotations(path: Path, field: str) -> list[tuple[str, int]]:
@@ -150,11 +87,7 @@ def _car_names(folder: Path, classes: int) -> list[str]:
         names = _matlab(folder / place).get("class_names") if (folder / place).is_file() else None
         if names is not None and np.size(names) == classes:
             return [str(name) for name in np.atleast_1d(names)]
-    return _unknown_names(folder, classes)
-
-
-def _unknown_names(folder: Path, classes: int) -> list[str]:
-    return [f"class {number}" for number in range(1, classes + 1)]
+    return unknown_names(folder, classes)
 
 
 def _matlab(path: Path) -> Mapping[str, Any]:
@@ -165,104 +98,6 @@ def _matlab(path: Path) -> Mapping[str, Any]:
     except Exception as error:  # a damaged file can raise almost anything
         raise DataError(f"{path} cannot be read as a MATLAB file: {error}.") from error
     return content
-
-
-@dataclass(frozen=True)
-class ClassFolders:
-    """A folder for each class, all side by side or half of them in ``train`` and half in ``test``.
-
-    Which class a folder is, is told by the number in front of its name (from 1), else by the ``names`` of the
-    classes, where these are known, else by its place among the sorted names, if none is missing.
-    """
-
-    names: Callable[[Path, int], list[str]]
-
-    def missing_from(self, folder: Path, classes: int) -> tuple[str, ...] | None:
-        """Return the class folders that are not there; how many, where their names have no numbers."""
-        parts = _parts(folder, classes)
-        if not classes < 2 * sum(len(found) for _, found, _ in parts):
-            return None
-        missing: list[str] = []
-        for part, found, labels in parts:
-            known = _labelled(found, labels, _unknown_names(folder, classes))
-            if known is None:
-                missing.append(f"{len(labels)} class folders in {part.name} (it has {len(found)})")
-            else:
-                missing += (f"class folder {label + 1}" for label in labels if label not in known)
-        return tuple(missing)
-
-    def read(self, folder: Path, classes: int) -> Album:
-        """List the photographs by class, then sorted by name."""
-        names, unknown = self.names(folder, classes), _unknown_names(folder, classes)
-        photos: list[tuple[Path, int]] = []
-        for part, found, labels in _parts(folder, classes):
-            known = _labelled(found, labels, names)
-            if known is None:
-                raise DataError(
-                    f"{part} must hold the classes {labels[0] + 1} to {labels[-1] + 1}, but has {len(found)} class "
-                    f"folders for these {len(labels)} whose names do not tell, by a number in front, which they are."
-                )
-            for label, place in sorted(known.items()):
-                names[label] = place.name if names[label] == unknown[label] else names[label]
-                photos += ((path, label + 1) for path in _photos_in(place))
-        return _album(photos, names, folder)
-
-
-def _labelled(found: Sequence[Path], labels: range, names: Sequence[str]) -> dict[int, Path] | None:
-    """Tell which of ``labels`` each class folder has; None if that cannot be told.
-
-    Where most folders are numbered, one without a number is no class.
-    """
-    numbers = [(_leading_number(place.name) or 0, place) for place in found]
-    numbered = [(number - 1, place) for number, place in numbers if 1 <= number <= len(names)]
-    if 2 * len(numbered) > len(found):
-        return _matched([label for label, _ in numbered], [place for _, place in numbered], labels)
-    by_name = {_letters(name): label for label, name in enumerate(names)}
-    known = _matched([by_name.get(_letters(place.name), -1) for place in found], found, labels)
-    return known or _matched(labels, found, labels)
-
-
-def _matched(guess: Sequence[int], found: Sequence[Path], labels: range) -> dict[int, Path] | None:
-    """Pair guessed labels with folders; None if a label is none of ``labels`` or not given to just one folder."""
-    if len(guess) != len(found) or len(set(guess)) != len(guess) or not set(guess) <= set(labels):
-        return None
-    return dict(zip(guess, found, strict=True))
-
-
-def _parts(folder: Path, classes: int) -> list[tuple[Path, list[Path], range]]:
-    """Return the folders that hold class folders, each with these and the labels that they may have."""
-    train, test, half = folder / "train", folder / "test", classes // 2
-    if train.is_dir() and test.is_dir():
-        return [(train, _folders_in(train), range(half)), (test, _folders_in(test), range(half, classes))]
-    return [(folder, _folders_in(folder), range(classes))]
-
-
-def _folders_in(folder: Path) -> list[Path]:
-    """Return the folders in ``folder`` by number, then by name, hidden ones left out."""
-    try:
-        found = [place for place in folder.iterdir() if not place.name.startswith((".", "__")) and place.is_dir()]
-    except OSError:
-        return []
-    return sorted(found, key=lambda place: (_leading_number(place.name) or 0, place.name))
-
-
-def _photos_in(folder: Path) -> list[Path]:
-    """Return the image files right in ``folder`` by name, hidden ones left out; folders in it are not entered."""
-    try:
-        found = [place for place in folder.iterdir() if place.suffix.lower() in _SUFFIXES]
-    except OSError as error:
-        raise DataError(f"{folder} cannot be read: {error}.") from error
-    return sorted(place for place in found if not place.name.startswith(".") and place.is_file())
-
-
-def _leading_number(name: str) -> int | None:
-    match = re.match(r"\d+(?=\D|$)", name, flags=re.ASCII)
-    return int(match[0]) if match else None
-
-
-def _letters(name: str) -> str:
-    """Compare names by letters and digits: 'Ram C/V Cargo Van' cannot be the name of a folder."""
-    return re.sub(r"[\W_]", "", name).lower()
 
 
 @dataclass(frozen=True)
@@ -327,44 +162,82 @@ class PhotoBenchmark:
         except DataError as error:
             raise DataError(f"{error} {self.remedy}.") from error
 
-    def load(self, folder: Path, side: int | None, fit: Fit, workers: int | None) -> Dataset:
+    def photographs(self, folder: Path) -> Photographs:
+        """List the photographs in ``folder`` for training and test, neither of which may be empty."""
+        found = Photographs(self, folder, self.album(folder))
+        for name, part in found.parts().items():
+            if not part.paths:
+                raise DataError(f"{folder} has no {name} photographs of {self.name}. {self.remedy}.")
+        return found
+
+    def load(
+        self, folder: Path, side: int | None, fit: Fit, workers: int | None, progress: Count | None = None
+    ) -> Dataset:
         """Read all photographs; the labels of the test examples go on where those of the training examples end."""
         self.check_options(side, fit, workers)
-        album = self.album(folder)
-        half, side = self.classes // 2, self.side if side is None else side
-        halves: list[Examples] = []
-        skipped: dict[Path, str] = {}
-        for which, labels in (("training", range(half)), ("test", range(half, self.classes))):
-            part = album.of_classes(labels)
-            if not part.paths:
-                raise DataError(f"{folder} has no {which} photographs of {self.name}. {self.remedy}.")
-            examples, undecodable = read_photos(part.paths, part.labels, side, fit, workers)
-            halves.append(examples)
-            skipped |= undecodable
-        train, test = halves
-        self._compare(folder, album, len(train), len(test), skipped)
-        return Dataset(self.name, train, test, album.class_names)
+        found = self.photographs(folder)
+        examples: list[Examples] = []
+        undecodable: dict[Path, str] = {}
+        for _, part, count in found.counted(progress):
+            read, skipped = read_photos(part.paths, part.labels, side or self.side, fit, workers, count)
+            examples.append(read)
+            undecodable |= skipped
+        train, test = examples
+        return found.dataset(train, test, undecodable)
 
-    def _compare(self, folder: Path, album: Album, train: int, test: int, skipped: Mapping[Path, str]) -> None:
-        """Warn, in one message, of every way in which the dataset is not as published."""
-        absent = album.absent_classes()
-        if (train, test) == (self.train_size, self.test_size) and not absent and not skipped:
+
+@dataclass(frozen=True)
+class Photographs:
+    """The photographs of a dataset in a folder: listed, and not one of them decoded."""
+
+    benchmark: PhotoBenchmark
+    folder: Path
+    album: Album
+
+    def parts(self) -> dict[str, Album]:
+        """The first half of the classes is for training, the second for the test."""
+        half, classes = self.benchmark.classes // 2, self.benchmark.classes
+        return {"training": self.album.of_classes(range(half)), "test": self.album.of_classes(range(half, classes))}
+
+    def counted(self, progress: Count | None) -> Iterator[tuple[str, Album, Count | None]]:
+        """Both parts by name, each with what tells ``progress`` how many photographs of both are done."""
+        before = 0
+        for name, part in self.parts().items():
+            yield name, part, progress and _going_on(progress, before, len(self.album))
+            before += len(part)
+
+    def name_of(self, path: Path) -> str:
+        """The path of a photograph within the folder."""
+        return path.relative_to(self.folder).as_posix() if path.is_relative_to(self.folder) else str(path)
+
+    def dataset(self, train: Examples, test: Examples, undecodable: Mapping[Path, str]) -> Dataset:
+        """Examples made of the photographs as a dataset, with a warning where it is not as published."""
+        self._compare(len(train), len(test), undecodable)
+        reasons = dict.fromkeys(self.album.missing, "there is no such file") | dict(undecodable)
+        skipped = {self.name_of(path): reason for path, reason in reasons.items()}
+        return Dataset(self.benchmark.name, train, test, self.album.class_names, skipped)
+
+    def _compare(self, train: int, test: int, undecodable: Mapping[Path, str]) -> None:
+        """Warn, in one message, of every way in which the dataset is not as published, and of what was taken for it."""
+        known, absent = self.benchmark, self.album.absent_classes()
+        if (train, test) == (known.train_size, known.test_size) and not absent and not undecodable:
             return
         parts = [
-            f"{self.name} in {folder} has {train} of {self.train_size} training and {test} of {self.test_size} test "
-            "photographs; compare its scores with published ones with care."
+            f"{known.name} in {self.folder} has {train} of {known.train_size} training and {test} of "
+            f"{known.test_size} test photographs; compare its scores with published ones with care."
         ]
         if absent:
-            parts.append(f"{len(absent)} classes have none: {_first(absent)}.")
-        if skipped:
-            named = _first([f"{path} ({reason})" for path, reason in skipped.items()])
-            parts.append(f"{len(skipped)} cannot be decoded: {named}.")
-        warnings.warn(" ".join(parts), DataWarning, stacklevel=4)
+            parts.append(f"{len(absent)} classes have none: {first_few(absent)}.")
+        if undecodable:
+            named = first_few([f"{path} ({reason})" for path, reason in undecodable.items()])
+            parts.append(f"{len(undecodable)} cannot be decoded: {named}.")
+        if self.album.note:
+            parts.append(self.album.note)
+        warnings.warn(" ".join(parts), DataWarning, stacklevel=5)
 
 
-def _first(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - _NAMED_AT_MOST} more" if len(names) > _NAMED_AT_MOST else ""
-    return ", ".join(names[:_NAMED_AT_MOST]) + rest
+def _going_on(progress: Count, before: int, total: int) -> Count:
+    return lambda done, _: progress(before + done, total)
 
 
 _CARS_TRAIN_LISTS = ("devkit/cars_train_annos.mat", "cars_train_annos.mat")
@@ -380,7 +253,7 @@ CUB200 = PhotoBenchmark(
     roots=("", "CUB_200_2011", "images", "CUB_200_2011/images"),
     layouts=(
         Lists((("images.txt",), ("image_class_labels.txt",), ("classes.txt",), ("images",)), _cub_album),
-        ClassFolders(_unknown_names),
+        ClassFolders(unknown_names),
     ),
 )
 

@@ -1,189 +1,37 @@
-"""Photographs as tensors: image files of any kind decoded to one size, several at once, within a memory bound."""
+"""Many photographs as tensors: image files decoded to one size, several at once, within a memory bound."""
 
 from __future__ import annotations
 
-import errno
-import math
 import os
-import struct
-import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from threading import BoundedSemaphore
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from semimetric.checks import as_tensor, check_choice, check_labels
+from semimetric.checks import as_tensor, check_labels
 from semimetric.data.examples import Examples
+from semimetric.data.images import (
+    Fit,
+    Pixels,
+    Undecodable,
+    check_photo_options,
+    decode_into,
+    load_silently,
+    loads_in_threads,
+    open_image,
+)
 from semimetric.errors import DataError, InputError
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
     from PIL.ImageFile import ImageFile
 
-Fit = Literal["crop", "squash"]
-"""How a photograph becomes a square: the middle of it, or all of it out of proportion."""
-
-Pixels = NDArray[np.uint8]
-
 _OPEN_AT_ONCE = 128
-_FAULTS_OF_THE_MACHINE = (errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM)
-_LOAD_WITHOUT_WARNINGS = {"JPEG", "MPO", "PNG", "WEBP", "AVIF", "GIF", "BMP"}
-_EXIF_ORIENTATION = 0x0112
-
-
-class _Undecodable(Exception):
-    """Why an image file cannot be decoded, as the end of a sentence."""
-
-
-def check_photo_options(side: int, fit: str, workers: int | None) -> None:
-    """Refuse a size, a way to reach it or a number of threads that cannot be."""
-    if side < 1:
-        raise InputError(f"side must be at least 1 pixel, but is {side}; networks for photographs expect 224 or so.")
-    check_choice(fit, get_args(Fit), "fit")
-    if workers is not None and workers < 1:
-        raise InputError(f"workers must be at least 1 thread, but is {workers}; leave it out for one per processor.")
-
-
-def decode_image(source: Path, side: int, fit: Fit = "crop") -> Tensor:
-    """Decode an image file to RGB, uint8 (3, side, side).
-
-    ``source`` is a JPEG, PNG, WebP or what else pillow reads. The orientation that EXIF data tell is applied,
-    transparency is put on white, of an animation the first frame is taken, and 16-bit grey is reduced to 8 bits;
-    colour profiles are not applied. ``fit`` "crop" brings the shorter side to ``side`` and keeps the middle,
-    "squash" brings both sides to it, by bicubic interpolation with antialiasing. To decode many, or in threads,
-    use ``PhotoReader``.
-    """
-    check_photo_options(side, fit, workers=None)
-    pixels = torch.empty(3, side, side, dtype=torch.uint8)
-    try:
-        _decode(pixels.numpy(), _open(Path(source), side), fit)
-    except _Undecodable as error:
-        raise DataError(f"{source} cannot be decoded: {error}.") from error
-    return pixels
-
-
-def _open(path: Path, side: int) -> ImageFile:
-    """Read what an image file says of itself; a JPEG at least four times too large is to be decoded smaller.
-
-    Pillow warns of odd files while it opens them, and warnings can be silenced for all threads only. So files are
-    opened in the thread of the caller, and the threads of a pool do what is slow and silent, the decoding; the
-    kinds that may warn even then are decoded here.
-    """
-    from PIL import Image
-
-    with _explained(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        _check_file(path)
-        image = Image.open(path)
-        try:
-            if math.prod(image.size) > (Image.MAX_IMAGE_PIXELS or math.inf):
-                raise Image.DecompressionBombError
-            image.draft(None, (2 * side, 2 * side))
-            if image.format not in _LOAD_WITHOUT_WARNINGS:
-                image.load()
-        except BaseException:
-            image.close()
-            raise
-    return image
-
-
-def _check_file(path: Path) -> None:
-    if not path.is_file():  # opening a pipe would wait for ever
-        raise _Undecodable("it is not a file" if path.exists() else "there is no such file")
-    if path.stat().st_size == 0:
-        raise _Undecodable("it is empty")
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Say of whatever a damaged file makes pillow raise what it means."""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        yield
-    except (_Undecodable, MemoryError):
-        raise
-    except UnidentifiedImageError as error:
-        raise _Undecodable("it is not an image that pillow knows, or cut off within its first bytes") from error
-    except Image.DecompressionBombError as error:
-        raise _Undecodable(f"it has more than pillow's limit of {Image.MAX_IMAGE_PIXELS} pixels") from error
-    except PermissionError as error:
-        raise _Undecodable("permission to read it is denied") from error
-    except Exception as error:  # a damaged image can raise almost anything
-        if isinstance(error, OSError) and error.errno in _FAULTS_OF_THE_MACHINE:
-            raise
-        raise _Undecodable(f"it is truncated or damaged ({str(error) or type(error).__name__})") from error
-
-
-def _decode(target: Pixels, image: ImageFile, fit: Fit) -> None:
-    """Bring an opened image into ``target`` (3, side, side), and close it."""
-    from PIL.Image import Resampling
-
-    with _explained(), image:
-        image.load()
-        upright = _turned(_as_rgb(image), _orientation(image.info.get("exif", b"")))
-        width, height = upright.size
-        kept = (min(upright.size),) * 2 if fit == "crop" else upright.size
-        left, top = (width - kept[0]) / 2, (height - kept[1]) / 2
-        box = (left, top, left + kept[0], top + kept[1])
-        small = upright.resize(target.shape[1:], Resampling.BICUBIC, box=box)
-        target[...] = np.asarray(small).transpose(2, 0, 1)
-
-
-def _as_rgb(image: Image) -> Image:
-    from PIL import Image as images
-
-    if image.mode == "I" or image.mode.startswith("I;16"):
-        return _from_16_bits(image)
-    if image.mode == "F":
-        raise _Undecodable("its values are floating-point numbers, of which black and white are not known")
-    if image.has_transparency_data:
-        white = images.new("RGBA", image.size, "white")
-        return images.alpha_composite(white, image.convert("RGBA")).convert("RGB")
-    return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _from_16_bits(image: Image) -> Image:
-    """Keep the upper 8 bits of grey values; the one that stands for transparent becomes white."""
-    from PIL.Image import fromarray
-
-    values = np.array(image, dtype=np.int64)
-    if values.min() < 0 or values.max() > 0xFFFF:
-        raise _Undecodable(f"its values go from {values.min()} to {values.max()}, beyond 16 bits")
-    values[values == image.info.get("transparency", -1)] = 0xFFFF
-    return fromarray((values >> 8).astype(np.uint8)).convert("RGB")
-
-
-def _orientation(exif: bytes) -> int:
-    """Look the orientation (1 to 8; 1: upright) up in EXIF data, whatever else in them may be damaged."""
-    tiff = exif.removeprefix(b"Exif\0\0")
-    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
-    if order is None:
-        return 1
-    with suppress(struct.error):  # where the data end before the orientation
-        (start,) = struct.unpack_from(f"{order}I", tiff, 4)
-        (count,) = struct.unpack_from(f"{order}H", tiff, start)
-        for entry in range(start + 2, start + 2 + 12 * count, 12):
-            tag, _, _, value = struct.unpack_from(f"{order}HHIH", tiff, entry)
-            if tag == _EXIF_ORIENTATION:
-                return int(value)
-    return 1
-
-
-def _turned(image: Image, orientation: int) -> Image:
-    from PIL.Image import Transpose as Turn
-
-    mirrored = {2: Turn.FLIP_LEFT_RIGHT, 4: Turn.FLIP_TOP_BOTTOM, 5: Turn.TRANSPOSE, 7: Turn.TRANSVERSE}
-    turn = ({3: Turn.ROTATE_180, 6: Turn.ROTATE_270, 8: Turn.ROTATE_90} | mirrored).get(orientation)
-    return image if turn is None else image.transpose(turn)
 
 
 class PhotoReader:
@@ -191,8 +39,8 @@ class PhotoReader:
 
     Decoded photographs take N * 3 * side**2 bytes: 150 kB each at side 224. The reader holds at most
     ``cache_bytes`` of them, those decoded ahead of time included, and the one batch that it is filling; in
-    addition each thread has one photograph in its original size, and of rare formats, such as PPM and TIFF, up to
-    128 wait in theirs. It is meant for one thread at a time.
+    addition each thread has one photograph in its original size, and of rare formats, such as PPM and TIFF, one
+    for each thread may wait in its. It is meant for one thread at a time.
 
     Parameters
     ----------
@@ -228,6 +76,7 @@ class PhotoReader:
         self._capacity = cache_bytes // (3 * side**2)
         self._ahead = 0  # photographs of the capacity that streams may decode ahead
         self._cache: OrderedDict[int, Pixels] = OrderedDict()
+        self._loaded = BoundedSemaphore(self.workers)  # photographs of rare formats that are in memory as they are
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -315,17 +164,31 @@ class PhotoReader:
                 target[...] = self._cache[row]
                 done.set_result(None)
             elif path in self.skipped:
-                raise _Undecodable(self.skipped[path])
+                raise Undecodable(self.skipped[path])
             else:
-                return pool.submit(_decode, target, _open(path, self.side), self.fit)
-        except _Undecodable as error:
+                return self._submit(pool, target, open_image(path, self.side))
+        except Undecodable as error:
             done.set_exception(error)
         return done
+
+    def _submit(self, pool: ThreadPoolExecutor, target: Pixels, image: ImageFile) -> Future[None]:
+        """Let a thread decode the image; one that must be loaded here waits until few others are."""
+        if loads_in_threads(image):
+            return pool.submit(decode_into, target, image, self.fit)
+        self._loaded.acquire()
+        try:
+            load_silently(image)
+            job = pool.submit(decode_into, target, image, self.fit)
+        except BaseException:
+            self._loaded.release()
+            raise
+        job.add_done_callback(lambda _: self._loaded.release())
+        return job
 
     def _finish(self, row: int, target: Pixels, job: Future[None]) -> bool:
         try:
             job.result()
-        except _Undecodable as error:
+        except Undecodable as error:
             self.skipped[self.paths[row]] = str(error)
             return False
         self._keep(row, target)

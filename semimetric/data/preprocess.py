@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from math import prod
 from typing import ClassVar, Literal, Self, cast, get_args
 
 import torch
@@ -14,6 +15,9 @@ from semimetric.errors import InputError
 PreprocessName = Literal["mean-image", "standardize", "whiten", "imagenet", "none"]
 
 _CHUNK = 4096
+_CHUNK_NUMBERS = 1 << 24
+"""So many examples are scaled at a time, of at most so many numbers: photographs a hundred at a time."""
+
 _CONTRAST_FLOOR = 40.0
 _WHITENING_FLOOR = 10.0
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -95,7 +99,7 @@ class Standardize(Preprocess):
         within = tuple(range(1, inputs.ndim - 1))  # of one example: the positions of an image, none of a vector
         mean = _mean(inputs)
         mean = mean.mean(dim=within, keepdim=True) if within else mean
-        squares = sum(((chunk.double() - mean) ** 2).sum(0) for chunk in torch.split(inputs, _CHUNK))
+        squares = sum(((chunk.double() - mean) ** 2).sum(0) for chunk in _pieces(inputs))
         variance = cast(Tensor, squares) / len(inputs)
         variance = variance.mean(dim=within, keepdim=True) if within else variance
         std = variance.sqrt()
@@ -105,7 +109,7 @@ class Standardize(Preprocess):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return (inputs - mean) / std."""
         _check_shape(inputs.shape[1:2] + (1,) * (inputs.ndim - 2), self.mean.shape)
-        return ((_floating(inputs) - self.mean) / self.std).float()
+        return (_floating(inputs) - self.mean).div_(self.std).float()
 
 
 class ImageNet(Standardize):
@@ -171,12 +175,12 @@ class Whiten(Preprocess):
                 "use 'standardize' for vectors."
             )
         mean = _mean(inputs)
-        stds = [_without_own_mean(chunk.double() - mean).std(1) for chunk in torch.split(inputs, _CHUNK)]
+        stds = [_without_own_mean(chunk.double() - mean).std(1) for chunk in _pieces(inputs)]
         contrast = torch.cat(stds).mean()
         if not float(contrast) > 0:
             raise InputError("Whitening needs images that vary, but these are all alike; check the inputs.")
         moment = inputs.new_zeros(mean.numel(), mean.numel(), dtype=torch.float64)
-        for chunk in torch.split(inputs, _CHUNK):
+        for chunk in _pieces(inputs):
             rows = _normalise_contrast(chunk.double() - mean, contrast)
             moment.addmm_(rows.T, rows, alpha=1 / len(inputs))
         return cls(mean=mean, contrast=contrast, projection=_whitening(moment))
@@ -208,10 +212,14 @@ def _whitening(moment: Tensor) -> Tensor:
     return whitening
 
 
+def _pieces(inputs: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(inputs, max(1, min(_CHUNK, _CHUNK_NUMBERS // max(1, prod(inputs.shape[1:])))))
+
+
 def _mean(inputs: Tensor) -> Tensor:
     if len(inputs) == 0:
         raise InputError("inputs must hold at least one example to fit a preprocessing on, but are empty.")
-    sums = torch.stack([chunk.sum(0, dtype=torch.float64) for chunk in torch.split(inputs, _CHUNK)])
+    sums = torch.stack([chunk.sum(0, dtype=torch.float64) for chunk in _pieces(inputs)])
     return sums.sum(0) / len(inputs)
 
 
@@ -255,15 +263,18 @@ def restore_preprocess(name: PreprocessName, tensors: Mapping[str, Tensor]) -> P
 
 
 @torch.no_grad()
-def apply_in_chunks(module: nn.Module, inputs: Tensor, chunk: int = _CHUNK) -> Tensor:
+def apply_in_chunks(module: nn.Module, inputs: Tensor, chunk: int | None = None) -> Tensor:
     """Apply a shape-keeping module to inputs (N, ...) piece by piece; the float32 result is on their device.
 
-    Each piece visits the device of the module's buffers, so a large array in main memory can use a GPU.
+    Each piece visits the device of the module's buffers, so a large array in main memory can use a GPU. Besides
+    inputs and result only what the module makes of ``chunk`` examples is in memory; of large images these are few
+    unless given.
     """
-    if chunk < 1:
+    if chunk is not None and chunk < 1:
         raise InputError(f"chunk must be at least 1, but is {chunk}.")
     device = next((buffer.device for buffer in module.buffers()), inputs.device)
     result = torch.empty(inputs.shape, dtype=torch.float32, device=inputs.device)
-    for piece, target in zip(torch.split(inputs, chunk), torch.split(result, chunk), strict=True):
+    pieces = _pieces(inputs) if chunk is None else torch.split(inputs, chunk)
+    for piece, target in zip(pieces, torch.split(result, max(1, len(pieces[0]))), strict=True):
         target.copy_(module(piece.to(device)))
     return result

@@ -14,9 +14,9 @@ import torch
 
 from semimetric.data.cifar import cifar_variants, load_cifar
 from semimetric.data.examples import Dataset, Examples
-from semimetric.data.fine_grained import CARS196, CUB200, PhotoBenchmark
+from semimetric.data.fine_grained import CARS196, CUB200, Count, PhotoBenchmark, Photographs
 from semimetric.data.idx import idx_variants, load_idx
-from semimetric.data.photos import Fit
+from semimetric.data.images import Fit
 from semimetric.errors import DataError, InputError
 
 DATA_VARIABLE = "SEMIMETRIC_DATA"
@@ -41,6 +41,8 @@ class Benchmark:
     variants: Callable[[str], tuple[str, ...]]
     read: Callable[[Path, Mapping[str, str]], tuple[Examples, Examples]]
     shared_folders: tuple[Path, ...] = ()
+
+    source = None
 
     @property
     def classes(self) -> int:
@@ -71,8 +73,10 @@ class Benchmark:
             size = "x".join(map(str, self.shape))
             raise InputError(f"{given} is for datasets of photographs; the images of {self.name!r} are {size}.")
 
-    def load(self, folder: Path, side: int | None, fit: Fit, workers: int | None) -> Dataset:
-        """Read all examples, refusing what is not as published."""
+    def load(
+        self, folder: Path, side: int | None, fit: Fit, workers: int | None, progress: Count | None = None
+    ) -> Dataset:
+        """Read all examples, refusing what is not as published; it is done before there is progress to tell."""
         self.check_options(side, fit, workers)
         try:
             train, test = self.read(folder, self.checksums)
@@ -85,7 +89,10 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class DatasetListing:
-    """One line of a listing. ``found`` is a folder, 'inside scikit-learn' or None; ``missing`` what it lacks."""
+    """One line of a listing. ``found`` is a folder, 'inside scikit-learn' or None; ``missing`` what it lacks.
+
+    ``source`` is the web page from which people must get it themselves; None where ``fetch_dataset`` does it.
+    """
 
     name: str
     summary: str
@@ -95,6 +102,7 @@ class DatasetListing:
     shape: tuple[int, ...]
     found: str | None
     missing: tuple[str, ...]
+    source: str | None
 
 
 def _load_digits(folder: Path, checksums: Mapping[str, str]) -> tuple[Examples, Examples]:
@@ -268,6 +276,7 @@ def _describe(benchmark: Benchmark | PhotoBenchmark, data_dir: Path | str | None
         shape=benchmark.shape,
         found=str(folder) if folder else nowhere,
         missing=(benchmark.missing_from(folder) if folder else None) or (),
+        source=benchmark.source,
     )
 
 
@@ -277,6 +286,7 @@ def load_dataset(
     side: int | None = None,
     fit: Fit = "crop",
     workers: int | None = None,
+    progress: Count | None = None,
 ) -> Dataset:
     """Load a benchmark dataset as uint8 images.
 
@@ -294,11 +304,28 @@ def load_dataset(
         have their own size and refuse them.
     workers : int, optional
         Threads that decode photographs; one per processor unless given.
+    progress : callable, optional
+        Called after each photograph with how many are done, of how many.
     """
     benchmark = find_benchmark(name)
     benchmark.check_options(side, fit, workers)
     folder = _folder_of(benchmark, data_dir) if benchmark.needs_folder else Path()
-    return benchmark.load(folder, side, fit, workers)
+    return benchmark.load(folder, side, fit, workers, progress)
+
+
+def photograph_side(name: str, side: int = 0) -> int:
+    """The side to which photographs of a dataset are brought, ``side`` unless that is 0; 0 where it has none."""
+    benchmark = find_benchmark(name)
+    return (side or benchmark.side) if isinstance(benchmark, PhotoBenchmark) else 0
+
+
+def find_photographs(name: str, data_dir: Path | str | None = None) -> Photographs | None:
+    """List the photographs of a dataset where ``load_dataset`` finds them, and decode none.
+
+    None if it is not a dataset of photographs.
+    """
+    benchmark = find_benchmark(name)
+    return benchmark.photographs(_folder_of(benchmark, data_dir)) if isinstance(benchmark, PhotoBenchmark) else None
 
 
 def _folder_of(benchmark: Benchmark | PhotoBenchmark, data_dir: Path | str | None) -> Path:

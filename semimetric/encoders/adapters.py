@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import pickle
 import zipfile
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,25 +17,39 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from semimetric.encoders.inputs import IMAGENET_MEAN, IMAGENET_STD, conversion
 from semimetric.errors import InputError
 
 LIBRARIES = ("timm", "torchvision")
 """Prefixes of encoder names such as ``timm:resnet50``."""
 
 _HEADS = ("fc", "classifier", "heads", "head")
-_WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
+_AUXILIARY_HEADS = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
+_POOLS = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.AvgPool2d, nn.MaxPool2d, nn.Flatten)
 _UNREADABLE = (OSError, EOFError, ValueError, RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile, SafetensorError)
 
 
 class Headless(nn.Module):
-    """A network without its classifier, as an encoder: (N, ...) -> (N, d)."""
+    """A network without its classifier, as an encoder: (N, ...) -> (N, d).
 
-    def __init__(self, network: nn.Module) -> None:
+    With ``statistics``, a mean and a deviation of each channel, images that come normalised by those of ImageNet reach
+    the network normalised by these instead.
+    """
+
+    scale: Tensor | None
+    shift: Tensor | None
+
+    def __init__(self, network: nn.Module, statistics: tuple[Sequence[float], Sequence[float]] | None = None) -> None:
         super().__init__()
         self.network = network
+        scale, shift = (None, None) if statistics is None else conversion(*statistics)
+        self.register_buffer("scale", scale, persistent=False)
+        self.register_buffer("shift", shift, persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """One row for each input; maps (N, d, h, w) and tokens (N, t, d) are averaged over their positions."""
+        if self.scale is not None and self.shift is not None:
+            inputs = inputs * self.scale + self.shift
         output = self.network(inputs)
         if not isinstance(output, Tensor) or output.ndim not in (2, 3, 4):
             got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
@@ -51,42 +66,64 @@ def wrap(model: nn.Module) -> nn.Module:
     """Any classifier of timm or torchvision, or any module, as an encoder (N, ...) -> (N, d).
 
     The classifier is taken off ``model`` itself: by ``reset_classifier(0)``, as every timm model has it, or else by
-    cutting the last linear layer, and the dropout before it, out of ``fc``, ``classifier``, ``heads`` or ``head``, as
-    torchvision names it. A module with none of these is used as it is.
+    cutting the last linear layer or convolution, and the dropout before it, out of ``fc``, ``classifier``, ``heads``
+    or ``head``, as torchvision names it. A module with none of these is used as it is. Inputs reach the model as they
+    come, so normalise them as it was trained.
     """
-    reset = getattr(model, "reset_classifier", None)
-    if callable(reset):
-        reset(0)
-        return Headless(model)
-    name = next((name for name in _HEADS if isinstance(getattr(model, name, None), nn.Module)), None)
-    if name is not None:
-        setattr(model, name, _without_last_layer(getattr(model, name)))
+    _take_classifier_off(model)
     return Headless(model)
 
 
+def _take_classifier_off(model: nn.Module) -> None:
+    reset = getattr(model, "reset_classifier", None)
+    if callable(reset):
+        reset(0)
+        return
+    name = next((name for name in _HEADS if isinstance(getattr(model, name, None), nn.Module)), None)
+    if name is not None:
+        setattr(model, name, _without_last_layer(getattr(model, name)))
+
+
 def _without_last_layer(head: nn.Module) -> nn.Module:
-    """What stands before the last linear layer of a head; nothing where the head is that layer or has none."""
+    """What stands before the last linear layer of a head; nothing where the head is that layer or has none.
+
+    Where the last layer is a convolution (SqueezeNet), pooling that follows it stays: the network counts on it.
+    """
     if not isinstance(head, nn.Sequential):
         return nn.Identity()
-    kept = max((i for i, layer in enumerate(head) if isinstance(layer, nn.Linear)), default=0)
+    last = max((i for i, layer in enumerate(head) if isinstance(layer, nn.Linear | nn.Conv2d)), default=0)
+    kept = last
     while kept and isinstance(head[kept - 1], nn.Dropout):
         kept -= 1
-    return head[:kept]
+    layers = list(head.named_children())
+    pools = layers[last + 1 :] if isinstance(head[last], nn.Conv2d) else []
+    return nn.Sequential(OrderedDict(layers[:kept] + [layer for layer in pools if isinstance(layer[1], _POOLS)]))
 
 
 def library_encoder(name: str, weights: Path | str | None = None) -> nn.Module:
     """The encoder ``timm:NAME`` or ``torchvision:NAME``; nothing is downloaded.
 
-    It starts from the library's random numbers, or from ``weights``, a file with a ``state_dict`` of that model.
-    What such a file holds beyond the encoder, as a classifier, is passed over.
+    It starts from the library's random numbers, or from ``weights``, a file with a ``state_dict`` of that model, of
+    which the classifier and auxiliary heads are passed over. Images come normalised by the statistics of ImageNet; a
+    model of timm that was trained on others gets them by these.
     """
     library, _, model_name = name.partition(":")
     module = _import(library, name)
     network = _timm_model(module, model_name) if library == "timm" else _torchvision_model(module, model_name)
-    encoder = wrap(network)
+    whole = set(network.state_dict())
+    _take_classifier_off(network)
     if weights is not None:
-        load_tensors(network, read_weights(weights), weights)
-    return encoder
+        cut_off = (*(whole - set(network.state_dict())), *_AUXILIARY_HEADS.get(model_name, ()))
+        load_tensors(network, read_weights(weights), weights, cut_off)
+    return Headless(network, _own_statistics(network) if library == "timm" else None)
+
+
+def _own_statistics(model: nn.Module) -> tuple[Sequence[float], Sequence[float]] | None:
+    """Mean and deviation of red, green and blue that a model of timm was trained on, if they are not ImageNet's."""
+    found = getattr(model, "pretrained_cfg", None)
+    known = found if isinstance(found, Mapping) else {}
+    mean, std = tuple(known.get("mean", IMAGENET_MEAN)), tuple(known.get("std", IMAGENET_STD))
+    return None if (mean, std) == (IMAGENET_MEAN, IMAGENET_STD) else (mean, std)
 
 
 def _import(library: str, name: str) -> ModuleType:
@@ -114,7 +151,7 @@ def _torchvision_model(torchvision: ModuleType, name: str) -> nn.Module:
             "torchvision.models.list_models(module=torchvision.models) lists them."
         )
     extra = {"aux_logits": False, "init_weights": True, "transform_input": True}
-    given = extra if name in _WITH_AUXILIARY_HEADS else {}
+    given = extra if name in _AUXILIARY_HEADS else {}
     model: nn.Module = torchvision.models.get_model(name, weights=None, **given)
     return model
 
@@ -167,10 +204,16 @@ def _check_tensors(tensors: object, path: Path) -> None:
         )
 
 
-def load_tensors(network: nn.Module, tensors: Mapping[str, Tensor], source: Path | str) -> None:
-    """Copy ``tensors`` into ``network``, which must find all of its own among them, in their shapes."""
+def load_tensors(
+    network: nn.Module, tensors: Mapping[str, Tensor], source: Path | str, cut_off: tuple[str, ...] = ()
+) -> None:
+    """Copy ``tensors`` into ``network``, which must find all of its own among them, in their shapes.
+
+    What else there is must begin with one of the names ``cut_off``, as that of a classifier which the network has not;
+    other tensors are those of another network.
+    """
     try:
-        missing = network.load_state_dict(tensors, strict=False).missing_keys
+        missing, beyond = network.load_state_dict(tensors, strict=False)
     except RuntimeError as error:
         mismatch = " ".join(str(error).split()).rstrip(".")
         raise InputError(
@@ -180,4 +223,10 @@ def load_tensors(network: nn.Module, tensors: Mapping[str, Tensor], source: Path
         raise InputError(
             f"the weights in {source} lack {len(missing)} of the network's tensors, first {missing[0]!r}. "
             "Use weights of the same network."
+        )
+    unknown = [name for name in beyond if not name.startswith(cut_off)]
+    if unknown:
+        raise InputError(
+            f"the weights in {source} have {len(unknown)} tensors that the network has not, first {unknown[0]!r}. "
+            "They are of another network, perhaps a deeper one of its family; use weights of the same network."
         )

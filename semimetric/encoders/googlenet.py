@@ -7,7 +7,7 @@ convolutions where the paper has 5x5.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,17 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from semimetric.encoders.adapters import load_tensors, read_weights
+from semimetric.encoders.inputs import IMAGENET_MEAN, IMAGENET_STD, conversion
 from semimetric.errors import InputError
 
 WIDTH = 1024
 SMALLEST = 64
 """Height and width, in pixels, from which images are taken."""
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-"""Statistics of red, green and blue in 0..1, by which images come normalised."""
-
 _BVLC_MEAN = (123.0, 117.0, 104.0)  # of red, green and blue in 0..255
+_NO_FEATURES = ("loss1/", "loss2/", "loss3/", "fc.", "aux1.", "aux2.")  # the classifiers of BVLC and torchvision
 
 _INCEPTIONS = {
     "3a": (192, 64, 96, 128, 16, 32, 32),
@@ -153,9 +151,9 @@ def _response_norm(batch_norm: bool) -> nn.Module:
 
 def _conversion(batch_norm: bool) -> tuple[Tensor, Tensor]:
     """Scale and shift (3, 1, 1) of red, green and blue, from images as they come to what the weights expect."""
-    mean, std, bvlc = (torch.tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD, _BVLC_MEAN))
     if batch_norm:
-        return std / 0.5, (mean - 0.5) / 0.5
+        return conversion((0.5,) * 3, (0.5,) * 3)
+    mean, std, bvlc = (torch.tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD, _BVLC_MEAN))
     return 255 * std, 255 * mean - bvlc
 
 
@@ -164,7 +162,7 @@ def load_googlenet(path: Path | str) -> GoogLeNet:
 
     BVLC's in a .npz or .safetensors with ``conv1/7x7_s2.w`` (out, in, h, w), ``conv1/7x7_s2.b`` and so on, in any
     precision; or torchvision's ``state_dict`` in a .pth or .safetensors. Classifiers and auxiliary heads are passed
-    over.
+    over, and any other tensor is refused.
     """
     tensors = read_weights(path)
     batch_norm = "conv1.conv.weight" in tensors
@@ -175,9 +173,14 @@ def load_googlenet(path: Path | str) -> GoogLeNet:
         )
     with torch.random.fork_rng(devices=[]):
         network = GoogLeNet(batch_norm)
-    names = dict(_torchvision_names() if batch_norm else _bvlc_names())
-    load_tensors(network, {ours: tensors[theirs] for ours, theirs in names.items() if theirs in tensors}, path)
+    ours = {theirs: name for name, theirs in (_torchvision_names() if batch_norm else _bvlc_names())}
+    load_tensors(network, {ours.get(name, name): tensor for name, tensor in tensors.items()}, path, _NO_FEATURES)
     return network
+
+
+def googlenet_of(tensors: Iterable[str]) -> GoogLeNet:
+    """The one of the two networks that has tensors of these names, as a ``state_dict`` of it or around it; random."""
+    return GoogLeNet(any(name.endswith("layers.conv1.norm.running_mean") for name in tensors))
 
 
 _BRANCHES = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from semimetric.checks import check_choice
 from semimetric.encoders.adapters import LIBRARIES, library_encoder
-from semimetric.encoders.googlenet import SMALLEST, GoogLeNet, load_googlenet
+from semimetric.encoders.googlenet import SMALLEST, GoogLeNet, googlenet_of, load_googlenet
 from semimetric.encoders.paper import cifar10_network, mnist_network
 from semimetric.encoders.residual import ResNet9
 from semimetric.encoders.rmac import RMAC
@@ -57,10 +57,6 @@ def _resnet9(shape: Shape, init: str) -> nn.Module:
     return ResNet9(shape[0])
 
 
-def _googlenet(weights: Path | str | None) -> GoogLeNet:
-    return GoogLeNet() if weights is None else load_googlenet(weights)
-
-
 _ENCODERS: dict[str, Callable[[Shape, str], nn.Module]] = {
     "paper-mnist": _paper_mnist,
     "paper-cifar10": _paper_cifar10,
@@ -70,9 +66,9 @@ _ENCODERS: dict[str, Callable[[Shape, str], nn.Module]] = {
     "resnet9": _resnet9,
 }
 
-_PRETRAINED: dict[str, Callable[[Path | str | None], nn.Module]] = {
-    "googlenet": _googlenet,
-    "googlenet-rmac": lambda weights: RMAC(_googlenet(weights)),
+_PRETRAINED: dict[str, Callable[[GoogLeNet], nn.Module]] = {
+    "googlenet": lambda network: network,
+    "googlenet-rmac": RMAC,
 }
 
 
@@ -110,7 +106,23 @@ def build_encoder(
         torch.manual_seed(seed)
         if from_library:
             return library_encoder(name, weights)
-        return _PRETRAINED[name](weights) if name in _PRETRAINED else _ENCODERS[name](tuple(input_shape), init)
+        if name in _PRETRAINED:
+            return _PRETRAINED[name](GoogLeNet() if weights is None else load_googlenet(weights))
+        return _ENCODERS[name](tuple(input_shape), init)
+
+
+def rebuild_encoder(name: str, input_shape: Shape, tensors: Mapping[str, Tensor], init: str = "gaussian") -> nn.Module:
+    """The named encoder with the tensors of its ``state_dict``; it takes no file of weights.
+
+    Of the two GoogLeNets the tensors tell which it is. Tensors that do not fit are a ``RuntimeError`` of torch.
+    """
+    if name in _PRETRAINED:
+        with torch.random.fork_rng(devices=[]):
+            encoder = _PRETRAINED[name](googlenet_of(tensors))
+    else:
+        encoder = build_encoder(name, input_shape, seed=0, init=init)
+    encoder.load_state_dict(tensors)
+    return encoder
 
 
 def output_width(encoder: nn.Module, example: Tensor) -> int:

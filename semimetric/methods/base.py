@@ -81,6 +81,8 @@ class Method(nn.Module, ABC, Generic[C]):
     ``follows_examples`` says that row i of the working set must be the same example in every epoch: the working set is
     then all examples, in their order, and there are no partitions.
 
+    ``unlabelled_optional`` says of a method that learns from unlabelled examples that it learns without any as well.
+
     ``learns_without_network`` says that ``update_metric`` alone learns something from labels, on fixed vectors.
 
     A guard is a departure from the method as it is written that keeps its problem solvable: a capped weight, a
@@ -94,6 +96,7 @@ class Method(nn.Module, ABC, Generic[C]):
     capturable_loss: ClassVar[bool] = False
     capturable_metric: ClassVar[bool] = False
     follows_examples: ClassVar[bool] = False
+    unlabelled_optional: ClassVar[bool] = False
     learns_without_network: ClassVar[bool] = True
     Settings: ClassVar[type[Any]]
     settings: Any

@@ -85,6 +85,8 @@ class Agreement:
 
     def quality(self, classes: Tensor) -> dict[str, float]:
         """Shares of right pseudo-labels of the unlabelled examples, plain and weighted by confidence."""
+        if bool(self.known.all()):
+            return {}
         right = (self.classes[self.targets] == classes[self.nodes])[~self.known].double()
         weights = self.confidence[~self.known].double()
         weighted = float((right * weights).sum() / weights.sum().clamp_min(1e-12))
@@ -137,6 +139,7 @@ class Consensus(Method[Agreement]):
     reference = "this project"
     needs = Needs(labels=True, unlabelled=True, graph=True, views=True)
     capturable_loss = True
+    unlabelled_optional = True
     learns_without_network = False
     Settings = ConsensusSettings
     settings: ConsensusSettings
@@ -250,6 +253,8 @@ class Consensus(Method[Agreement]):
     def statistics(self, metric: Metric, features: Tensor, constraints: Agreement) -> dict[str, float]:
         """How sure the consensus is of the unlabelled examples, and how often the head names them alike."""
         unlabelled = ~constraints.known
+        if not bool(unlabelled.any()):
+            return {}
         confidence = constraints.confidence[unlabelled]
         alike = self._head_shares(features).argmax(1) == constraints.targets
         return {

@@ -18,7 +18,7 @@ class RichProgress:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("epochs"),
+            TextColumn("{task.fields[unit]}"),
             TextColumn("{task.fields[rate]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
@@ -27,22 +27,23 @@ class RichProgress:
             disable=not console.is_terminal,
             transient=True,
         )
-        self._task = self._bar.add_task("", total=None, rate="", note="")
+        self._task = self._bar.add_task("", total=None, rate="", note="", unit="")
         self._epochs = 0
         self._best = 0.0
 
     def stage(self, what: str, done: int = 0, total: int | None = None) -> None:
-        """Name what is under way; outside of training the bar is its own."""
+        """Name what is under way; outside of training the bar is its own, and counts what its name says."""
         if self._epochs:
             self._bar.update(self._task, description=what)
         else:
-            self._bar.update(self._task, description=what, completed=done, total=total)
+            self._bar.update(self._task, description=what, completed=done, total=total, unit="")
             self._bar.start()
 
     def begin(self, epochs: int, done: int) -> None:
         """Show the bar of the epochs."""
         self._epochs = epochs
         self._bar.reset(self._task, description="training", total=epochs, completed=done)
+        self._bar.update(self._task, unit="epochs")
         self._bar.start()
 
     def batch(self, epoch: int, done: int, total: int) -> None:

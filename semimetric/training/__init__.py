@@ -6,6 +6,7 @@ from semimetric.training.pretrain import pretrain
 from semimetric.training.progress import Progress, Silent, TrainingWarning
 from semimetric.training.result import TrainingResult
 from semimetric.training.run import Run
+from semimetric.training.selection import selectable
 from semimetric.training.settings import PretrainSettings, TrainingSettings
 from semimetric.training.trainer import Trainer, load_model, model_tensors
 
@@ -24,4 +25,5 @@ __all__ = [
     "load_model",
     "model_tensors",
     "pretrain",
+    "selectable",
 ]

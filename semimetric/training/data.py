@@ -96,7 +96,7 @@ def data_for(method: Method[Any], data: TrainingData) -> TrainingData:
         rows = data.labelled
         classes = None if data.classes is None else data.classes[rows]
         return dataclasses.replace(data, inputs=data.inputs[rows], labels=data.labels[rows], classes=classes)
-    if len(data.unlabelled) == 0:
+    if len(data.unlabelled) == 0 and not method.unlabelled_optional:
         raise InputError(
             f"method {method.name!r} learns from unlabelled examples and there is none: no label is -1. "
             "Add unlabelled examples, ask for fewer labels per class, or use a method that learns from labelled ones "

@@ -1,6 +1,6 @@
 """The run folder: everything a training run leaves behind, in files that are whole and that hold no code.
 
-config.json             what was asked for
+config.json             what was asked for, and the SHA-256 of pretrained weights
 initial.json            test scores before training
 metrics.jsonl           one line per epoch
 model.safetensors       the best encoder and metric so far
@@ -55,7 +55,7 @@ class Run:
             return cls.create(path, config)
         run = cls.open(path)
         run._check_whole()
-        differing = _differences(run.config(), config)
+        differing = _differences(_settings(run.config()), _settings(config))
         if differing:
             raise RunError(
                 f"{path} was started with other settings: {'; '.join(differing)}. "
@@ -119,7 +119,8 @@ class Run:
     def _check_whole(self) -> None:
         """Refuse to continue a run that has lost files: what it would end in could not be trusted."""
         begun = self.has("metrics.jsonl") or self.has("checkpoint.safetensors")
-        needed = ("checkpoint.safetensors", "model.safetensors", "preprocess.safetensors", "initial.json")
+        needed = ["checkpoint.safetensors", "model.safetensors", "preprocess.safetensors"]
+        needed += ["initial.json"] if "dataset" in self.config() else []
         lost = [name for name in needed if begun and not self.has(name)]
         if lost:
             raise RunError(
@@ -135,6 +136,11 @@ class Run:
                 f"{self.path / name} cannot be written: {error}. What was saved before is untouched; "
                 "make room and continue with --resume."
             ) from error
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    """A config without the versions of other libraries, which may change under a run."""
+    return {name: value for name, value in config.items() if name != "versions"}
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:

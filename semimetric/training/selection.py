@@ -41,6 +41,12 @@ def labels_score(embeddings: Tensor, labels: Tensor) -> tuple[Score, dict[str, f
     return (recall, precision), {"recall@1": recall, "r_precision": precision}
 
 
+def selectable(labels: Tensor) -> bool:
+    """Whether labels (-1 unknown) can choose a model: some class has two of them."""
+    known = labels[labels >= 0]
+    return len(known) > 0 and int(torch.unique(known, return_counts=True)[1].max()) > 1
+
+
 def check_selectable(selection: str, labels: Tensor, has_validation: bool) -> None:
     """Refuse a way of choosing the best model that the data does not allow."""
     known = labels[labels >= 0]
@@ -54,7 +60,7 @@ def check_selectable(selection: str, labels: Tensor, has_validation: bool) -> No
             "selection 'labels' needs labels, and the method sees none. "
             "Withhold a validation share, or use selection 'last'."
         )
-    if selection == "labels" and int(torch.unique(known, return_counts=True)[1].max()) < 2:
+    if selection == "labels" and not selectable(labels):
         raise InputError(
             "selection 'labels' needs a class with at least 2 labelled examples, and every class has 1. "
             "Label more, withhold a validation share, or use selection 'last'."

@@ -23,7 +23,7 @@ from helpers.photos import (
     write_folders,
 )
 
-from semimetric.data import Dataset, describe_datasets, fetch_dataset, load_dataset, registry
+from semimetric.data import Dataset, describe_datasets, fetch_dataset, find_photographs, load_dataset, registry
 from semimetric.data.fine_grained import CARS196, CUB200
 from semimetric.errors import DataError, DataWarning, InputError
 
@@ -249,6 +249,91 @@ def test_folders_of_another_dataset_are_not_taken(tmp_path: Path) -> None:
     listings = {listing.name: listing.found for listing in describe_datasets(tmp_path / "cub200")}
     assert listings["cub200"] is not None
     assert listings["cars196"] is None
+
+
+BOTH = [
+    (BIRDS, "cub200"),
+    (["a", "b", "c", "d"], "cub200"),
+    (["9.a", "10.b", "11.c", "100.d"], "cub200"),
+    (FOLDERS, "cars196"),
+]
+
+
+@pytest.mark.parametrize(("names", "name"), BOTH)
+def test_a_split_by_photograph_is_put_together_and_split_by_class(tmp_path: Path, names: list[str], name: str) -> None:
+    for index, part in enumerate(("train", "test")):
+        for label, folder in enumerate(names):
+            photo(tmp_path / part / folder / "same name.jpg", label, index)
+    listing = next(listing for listing in describe_datasets(tmp_path) if listing.name == name)
+    assert (listing.found, listing.missing) == (str(tmp_path), ())
+    dataset = load_dataset(name, tmp_path, side=8)
+    assert dataset.train.labels.tolist() == [0, 0, 1, 1]
+    assert dataset.test.labels.tolist() == [2, 2, 3, 3]
+    assert_colours(dataset, [colour_of(label, index) for label in range(4) for index in range(2)])
+    assert dataset.class_names == tuple(names)
+
+
+def test_a_split_by_photograph_may_lack_a_class_on_one_side(tmp_path: Path) -> None:
+    write_folders(tmp_path / "train", BIRDS[:3], each=2)
+    photo(tmp_path / "test" / BIRDS[1] / "2.jpg", 1, 2)
+    write_folders(tmp_path / "test", BIRDS[3:], first=3)
+    with pytest.warns(DataWarning, match="has 5 of 4 training and 4 of 4 test"):
+        dataset = load_dataset("cub200", tmp_path, side=8)
+    assert dataset.train.labels.tolist() == [0, 0, 1, 1, 1]
+    assert dataset.test.labels.tolist() == [2, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (
+            ["cats", "dogs", "mice", "zebras"],
+            r"4 folders, from 'cats' to 'zebras', told by their order alone; check that they are the dataset's\.",
+        ),
+        (
+            [*BIRDS, "005.Crow", "extras"],
+            rf"4 folders, from '{BIRDS[0]}' to '{BIRDS[3]}', told by the number in front of their names; left out are "
+            r"extras, 005\.Crow\.",
+        ),
+    ],
+)
+def test_folders_of_other_counts_are_described(tmp_path: Path, names: list[str], found: str) -> None:
+    write_folders(tmp_path, names, each=3)
+    with pytest.warns(DataWarning, match=rf"has 6 of 4 training and 6 of 4 test .* Its classes are {found}$"):
+        load_dataset("cub200", tmp_path, side=8)
+
+
+def test_what_is_left_out_is_kept_with_its_reason(tmp_path: Path) -> None:
+    folder = write_cub(tmp_path / "cub200" / "CUB_200_2011")
+    (folder / "images" / BIRDS[0] / "Bird no 1.jpg").unlink()
+    (folder / "images" / BIRDS[3] / "Bird no 2.jpg").write_bytes(b"")
+    with pytest.warns(DataWarning, match="3 of 4 training and 3 of 4 test"):
+        dataset = load_dataset("cub200", tmp_path, side=8)
+    assert dataset.skipped == {
+        f"CUB_200_2011/images/{BIRDS[0]}/Bird no 1.jpg": "there is no such file",
+        f"CUB_200_2011/images/{BIRDS[3]}/Bird no 2.jpg": "it is empty",
+    }
+    assert load_dataset("digits").skipped == {}
+
+
+def test_progress_counts_training_and_test_photographs(tmp_path: Path) -> None:
+    in_halves(tmp_path, BIRDS)
+    seen: list[tuple[int, int]] = []
+    load_dataset("cub200", tmp_path, side=8, progress=lambda *call: seen.append(call))
+    assert seen == [(done, 8) for done in range(1, 9)]
+
+
+def test_photographs_are_listed_without_decoding_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_halves(tmp_path, BIRDS)
+    monkeypatch.setattr("semimetric.data.images.open_image", lambda *_: pytest.fail("opened"))
+    found = find_photographs("cub200", tmp_path)
+    assert found is not None
+    assert {name: part.labels for name, part in found.parts().items()} == {
+        "training": (0, 0, 1, 1),
+        "test": (2, 2, 3, 3),
+    }
+    assert found.name_of(found.album.paths[0]) == f"train/{BIRDS[0]}/0.jpg"
+    assert find_photographs("digits") is None
 
 
 def test_an_empty_half_is_refused(tmp_path: Path) -> None:

@@ -134,6 +134,19 @@ def test_fitting_in_chunks_equals_the_whole(name: str, monkeypatch: pytest.Monke
         torch.testing.assert_close(tensor, whole[key], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_large_examples_are_scaled_few_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = images()
+    monkeypatch.setattr("semimetric.data.preprocess._CHUNK_NUMBERS", 5 * 3 * 4 * 4)
+    sizes = []
+    module = build_preprocess(name, inputs)
+    module.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    result = apply_in_chunks(module, inputs)
+    assert sizes == [5] * 12
+    torch.testing.assert_close(result, module(inputs), atol=1e-4, rtol=1e-5)
+    assert apply_in_chunks(build_preprocess("none", inputs), inputs[:0]).shape == (0, 3, 4, 4)
+
+
 @pytest.mark.parametrize("name", ["mean-image", "standardize", "whiten"])
 def test_other_shapes_are_refused_rather_than_broadcast(name: str) -> None:
     module = build_preprocess(name, images(shape=(1, 4, 4)))

@@ -122,6 +122,27 @@ def test_a_head_of_convolutions_goes_as_a_whole_and_maps_are_averaged() -> None:
     assert torch.equal(encoder(IMAGES), body(IMAGES).mean((2, 3)))
 
 
+class SqueezeNetStandIn(nn.Module):
+    """The head of torchvision's SqueezeNet: a convolution for each class, then a pool that the network counts on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Conv2d(3, 6, 3)
+        self.classifier = nn.Sequential(
+            nn.Dropout(), nn.Conv2d(6, 10, 1), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d((1, 1))
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.classifier(self.features(images)).flatten(1)
+
+
+def test_a_network_that_classifies_by_a_convolution_keeps_its_pool() -> None:
+    model = SqueezeNetStandIn()
+    encoder = wrap(model)
+    assert torch.allclose(encoder(IMAGES), model.features(IMAGES).mean((2, 3)), atol=1e-6)
+    assert sorted(model.state_dict()) == ["features.bias", "features.weight"]
+
+
 def test_any_module_is_used_as_it_is() -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
     inputs = torch.randn(2, 3, 4)
@@ -162,6 +183,32 @@ def test_models_of_timm_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         build_encoder("timm:huge", (3, 64, 64), 0)
 
 
+def test_a_model_of_timm_gets_images_by_its_own_statistics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    statistics: dict[str, object] = {}
+
+    def create_model(name: str, pretrained: bool) -> nn.Module:
+        model = TimmStandIn()
+        model.pretrained_cfg = statistics
+        return model
+
+    stand_in_timm(monkeypatch)
+    monkeypatch.setattr(sys.modules["timm"], "create_model", create_model)
+    model = TimmStandIn().eval()
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    pixels = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    mean, std = (torch.tensor(v)[:, None, None] for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    for theirs, spread in (((0.5, 0.4, 0.3), (0.5, 0.6, 0.7)), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))):
+        statistics |= {"mean": theirs, "std": spread}
+        encoder = build_encoder("timm:tiny", (3, 64, 64), 0, weights=tmp_path / "weights.safetensors").eval()
+        given = (pixels - torch.tensor(theirs)[:, None, None]) / torch.tensor(spread)[:, None, None]
+        expected = model.forward_features(given).mean((2, 3))
+        torch.testing.assert_close(encoder((pixels - mean) / std), expected, atol=1e-5, rtol=1e-4)
+        assert sorted(encoder.state_dict()) == sorted(
+            f"network.{name}" for name in model.state_dict() if not name.startswith("head")
+        )
+    assert torch.equal(wrap(model)(pixels), model.forward_features(pixels).mean((2, 3)))
+
+
 def test_models_of_torchvision_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = stand_in_torchvision(monkeypatch)
     encoder = build_encoder("torchvision:tiny", (3, 64, 64), 0)
@@ -185,12 +232,40 @@ def test_names_and_shapes_are_checked_before_any_import() -> None:
 def test_weights_may_lack_counts_of_batches_and_hold_a_classifier() -> None:
     source, target = TimmStandIn(), wrap(TimmStandIn())
     tensors = {name: tensor for name, tensor in source.state_dict().items() if "num_batches" not in name}
-    load_tensors(target.network, tensors, "here")
+    load_tensors(target.network, tensors, "here", ("head.",))
     assert torch.equal(target.network.stem.weight, source.stem.weight)
     with pytest.raises(InputError, match=r"in here lack 1 of the network's tensors, first 'norm.running_var'"):
         load_tensors(target.network, {n: t for n, t in tensors.items() if n != "norm.running_var"}, "here")
     with pytest.raises(InputError, match=r"in here do not fit the network: .*stem.weight.* Use weights"):
         load_tensors(target.network, tensors | {"stem.weight": torch.zeros(4, 3, 5, 5)}, "here")
+    with pytest.raises(InputError, match=r"in here have 2 tensors that the network has not, first 'head.weight'"):
+        load_tensors(target.network, tensors, "here")
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_weights_of_a_deeper_network_are_refused(library: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stand_in_timm(monkeypatch)
+    stand_in_torchvision(monkeypatch)
+    model = TimmStandIn() if library == "timm" else torchvision_stand_in("fc", nn.Linear(6, 20))
+    save_file(model.state_dict(), tmp_path / "same.safetensors")
+    build_encoder(f"{library}:tiny", (3, 64, 64), 0, weights=tmp_path / "same.safetensors")
+    deeper = model.state_dict() | {"layer9.weight": torch.zeros(2), "layer9.bias": torch.zeros(2)}
+    save_file(deeper, tmp_path / "deeper.safetensors")
+    with pytest.raises(InputError, match=r"have 2 tensors that the network has not, first 'layer9\.(weight|bias)'\. "):
+        build_encoder(f"{library}:tiny", (3, 64, 64), 0, weights=tmp_path / "deeper.safetensors")
+
+
+def test_auxiliary_heads_are_passed_over_where_the_network_had_some(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stand_in_torchvision(monkeypatch)
+    model = torchvision_stand_in("fc", nn.Linear(6, 10))
+    path = tmp_path / "weights.safetensors"
+    save_file(model.state_dict() | {"aux2.fc1.weight": torch.zeros(2)}, path)
+    encoder = build_encoder("torchvision:googlenet", (3, 64, 64), 0, weights=path)
+    assert torch.equal(encoder(IMAGES), model.body(IMAGES))
+    with pytest.raises(InputError, match=r"first 'aux2.fc1.weight'"):
+        build_encoder("torchvision:tiny", (3, 64, 64), 0, weights=path)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".pth", ".pt"])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from semimetric.encoders import build_encoder, encode, encoder_names, output_width, unit_features
+from semimetric.encoders import build_encoder, encode, encoder_names, output_width, rebuild_encoder, unit_features
 from semimetric.encoders.paper import cifar10_network, mnist_network
 from semimetric.encoders.residual import Residual, ResNet9
 from semimetric.errors import InputError
@@ -109,6 +109,12 @@ def test_every_encoder_is_seeded_and_returns_rows(name: str) -> None:
     assert torch.equal(encode(first, inputs), encode(second, inputs))
     assert torch.equal(encode(first, inputs), encode(other, inputs)) == (name == "linear")  # it is the identity
     assert torch.allclose(encode(first, inputs).norm(dim=1), torch.ones(5), atol=1e-5)
+
+
+def test_an_encoder_is_rebuilt_from_its_tensors() -> None:
+    encoder = build_encoder("paper-cifar10", SHAPES["paper-cifar10"], 4, init="he")
+    rebuilt = rebuild_encoder("paper-cifar10", SHAPES["paper-cifar10"], encoder.state_dict(), init="he")
+    assert all(torch.equal(a, b) for a, b in zip(encoder.parameters(), rebuilt.parameters(), strict=True))
 
 
 def test_chunks_do_not_change_features_and_the_mode_is_restored() -> None:

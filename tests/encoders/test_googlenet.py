@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from semimetric.encoders import GoogLeNet, build_encoder, encode, load_googlenet, output_width
+from semimetric.encoders import RMAC, GoogLeNet, build_encoder, encode, load_googlenet, output_width, rebuild_encoder
 from semimetric.encoders.googlenet import Unit
 from semimetric.errors import InputError
 
@@ -258,6 +258,22 @@ def test_by_name(tmp_path: Path) -> None:
     assert torch.equal(encode(loaded, images), encode(load_googlenet(path), images))
 
 
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_tensors_tell_which_network_they_are_of(batch_norm: bool) -> None:
+    torch.manual_seed(0)
+    network = GoogLeNet(batch_norm)
+    _, images = photographs(0, 64, 64)
+    before = torch.get_rng_state()
+    rebuilt = rebuild_encoder("googlenet", (3, 64, 64), network.state_dict())
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(encode(rebuilt, images), encode(network, images))
+    regional = rebuild_encoder("googlenet-rmac", (3, 64, 64), RMAC(network).state_dict())
+    assert isinstance(regional, RMAC)
+    assert torch.equal(encode(regional.network, images), encode(network, images))
+    with pytest.raises(RuntimeError, match="Missing key"):
+        rebuild_encoder("googlenet", (3, 64, 64), {})
+
+
 def test_what_is_refused_and_how(tmp_path: Path) -> None:
     for shape in ((1, 64, 64), (3, 63, 64), (3, 64, 63), (13,)):
         with pytest.raises(InputError, match=r"'googlenet' needs colour images.* at least 64 x 64 pixels, got"):
@@ -279,6 +295,9 @@ def test_what_is_refused_and_how(tmp_path: Path) -> None:
     without = {name: tensor for name, tensor in tensors.items() if name != "inception_4c/5x5.b"}
     with pytest.raises(InputError, match=r"lack 1 of .* first 'layers.4c.five.convolution.bias'"):
         load_googlenet(write_npz(tmp_path / "without.npz", without))
+    more = tensors | {"inception_6a/1x1.w": torch.zeros(2, 2, 1, 1)}
+    with pytest.raises(InputError, match=r"have 1 tensors that the network has not, first 'inception_6a/1x1.w'"):
+        load_googlenet(write_npz(tmp_path / "more.npz", more))
     wrong = tensors | {"conv2/3x3.w": torch.zeros(192, 64, 5, 5)}
     with pytest.raises(InputError, match=r"do not fit the network: .*layers.conv2.*\. Use weights"):
         load_googlenet(write_npz(tmp_path / "wrong.npz", wrong))

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 from scipy.io import savemat
+from torch import Tensor
 
 
 def picture(width: int = 48, height: int = 32) -> Image.Image:
@@ -23,6 +25,12 @@ def plain(colour: tuple[int, ...], size: tuple[int, int] = (12, 10), mode: str =
     return Image.new(mode, size, colour)
 
 
+def assert_plain(image: Tensor, colour: tuple[int, ...], atol: float = 2) -> None:
+    assert (image.dtype, tuple(image.shape)) == (torch.uint8, (3, 16, 16))
+    expected = torch.tensor(colour, dtype=torch.float32).reshape(3, 1, 1).expand(3, 16, 16)
+    torch.testing.assert_close(image.float(), expected, atol=atol, rtol=0)
+
+
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
     content = io.BytesIO()
     image.save(content, kind, **options)
@@ -33,6 +41,14 @@ def oriented(orientation: int) -> Image.Exif:
     exif = Image.Exif()
     exif[0x0112] = orientation
     return exif
+
+
+def exif_of(orientation: int, order: str, kind: int) -> bytes:
+    """EXIF data in an order of bytes (II or MM) with the orientation as a BYTE (1), SHORT (3) or LONG (4)."""
+    mark = {"II": "<", "MM": ">"}[order]
+    value = struct.pack(mark + {1: "B", 3: "H", 4: "I"}[kind], orientation).ljust(4, b"\0")
+    entry = struct.pack(f"{mark}HHI", 0x0112, kind, 1) + value
+    return b"Exif\0\0" + order.encode() + struct.pack(f"{mark}HIH", 42, 8, 1) + entry + bytes(4)
 
 
 def damaged_exif(orientation: int) -> bytes:

@@ -1,0 +1,101 @@
+"""``semimetric fit DATA`` and ``semimetric tune DATA``: a user's own folder or table."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from semimetric.commands.console import print_json, say, showing_progress, stderr
+from semimetric.data import Collection, labels_as_numbers, read_collection
+from semimetric.errors import InputError
+from semimetric.estimator import SemiMetric, seed_of
+from semimetric.own import Task, choose
+from semimetric.protocol import ProtocolSettings
+from semimetric.runs import fit_collection, read_kept, samples_of
+from semimetric.training import PretrainSettings, choose_device
+
+OF_THE_NETWORK = ("encoder", "weights", "side", "preprocess")
+"""Options of a benchmark's protocol that mean the same for own data."""
+
+
+def own_estimator(method: str, seed: int, device: str, fine_tune: bool, given: dict[str, Any]) -> SemiMetric:
+    """The estimator that the options describe; those that are for benchmarks alone are refused."""
+    kinds = (ProtocolSettings, PretrainSettings)
+    of_benchmarks = {field.name for kind in kinds for field in dataclasses.fields(kind)} - set(OF_THE_NETWORK)
+    for name in given:
+        if name in of_benchmarks:
+            flag = "--" + name.replace("_", "-")
+            raise InputError(f"{flag} is for benchmark datasets; with data of your own leave it out.")
+    network = {name: given[name] for name in OF_THE_NETWORK if name in given}
+    settings = {name: value for name, value in given.items() if name not in (*OF_THE_NETWORK, "components", "epochs")}
+    return SemiMetric(
+        method,
+        n_components=given.get("components") or None,
+        fine_tune=fine_tune,
+        epochs=given.get("epochs"),
+        settings=settings,
+        device=device,
+        random_state=seed,
+        **network,
+    )
+
+
+def fit_own(
+    estimator: SemiMetric,
+    data: Path,
+    out: Path,
+    labels: Path | None,
+    label_column: str | None,
+    id_column: str | None,
+    resume: bool,
+    as_json: bool,
+) -> None:
+    """Say what was found, learn from it, and say what became of it."""
+    collection = read_collection(data, labels, label_column, id_column)
+    if not as_json:
+        say(collection.summary())
+    with showing_progress() as progress:
+        outcome = fit_collection(estimator, collection, data, out, resume, progress)
+    if as_json:
+        print_json(outcome)
+    else:
+        _tell(outcome, collection)
+    if outcome.get("interrupted"):
+        stderr.print("interrupted; continue with the same command and --resume", highlight=False)
+        raise typer.Exit(130)
+
+
+def _tell(outcome: dict[str, Any], collection: Collection) -> None:
+    found = outcome["found"]
+    for name in list(found["skipped"])[len(collection.skipped) :][:3]:
+        say(f"skipped {name}: {found['skipped'][name]}")
+    if outcome.get("trust"):
+        say(f"Pseudo-labels after epoch {outcome['trust']['epoch']}: {outcome['trust']['sentence']}")
+    took = (
+        f"{outcome['epochs']} epochs, {outcome['seconds']:.0f} s on {outcome['device']}, "
+        if "epochs" in outcome
+        else ""
+    )
+    say(
+        f"{outcome['method']}: {found['examples']} examples in {outcome['components']} dimensions, {took}run in "
+        f"{outcome['run']}"
+    )
+    say(f"next: semimetric search {outcome['run']} QUERY, or predict, embed, suggest, index, export")
+
+
+def own_task(
+    estimator: SemiMetric, data: Path, labels: Path | None, label_column: str | None, id_column: str | None
+) -> Task:
+    """What would be learned from own data, for tuning."""
+    device = choose_device(estimator.device)
+    collection = read_collection(data, labels, label_column, id_column)
+    samples, seed = samples_of(collection), seed_of(estimator.random_state)
+    choice = choose(samples.kind, samples.shape(), estimator.method, estimator.wishes(), device)
+    sight = choice.sight(seed)
+    with showing_progress() as progress:
+        kept, inputs = read_kept(collection, samples, sight, device, progress)
+    numbers, _ = labels_as_numbers(kept.labels)
+    return estimator.task(samples, inputs, numbers, choice, sight, seed)

@@ -1,0 +1,176 @@
+"""What was found of a user's own data: names, labels as they were written, and what had to be left out."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semimetric.errors import InputError
+
+NaturalKey = tuple[tuple[str | tuple[int, str], ...], str]
+
+_NO_LABEL = ("", "-1", "-1.0", "nan")
+_WHOLE_NUMBER = re.compile(r"([+-]?[0-9]+)(?:\.0+)?")
+_SHOWN_NAMES = 3
+_SHOWN_REASONS = 5
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Examples with their names and, where known, their labels.
+
+    Parameters
+    ----------
+    names : tuple of str
+        N, each once: the path relative to the folder, with forward slashes, or the id or row of a table.
+    labels : tuple of str or None
+        N, trimmed text; None is unlabelled.
+    paths : tuple of Path, optional
+        N, of photographs.
+    features : Tensor, optional
+        float32 (N, d), of a table.
+    columns : tuple of str
+        The names of the d features, where they have any.
+    skipped : dict
+        What was left out, by its name or "row 17", and why, as the end of a sentence.
+    """
+
+    names: tuple[str, ...]
+    labels: tuple[str | None, ...]
+    paths: tuple[Path, ...] | None
+    features: Tensor | None
+    columns: tuple[str, ...]
+    skipped: dict[str, str]
+
+    def __post_init__(self) -> None:
+        given = {"labels": self.labels, "paths": self.paths, "features": self.features}
+        for name, values in given.items():
+            if values is not None and len(values) != len(self.names):
+                raise InputError(f"{name} must have one entry per name, that is {len(self.names)}, got {len(values)}.")
+        if len(set(self.names)) < len(self.names):
+            twice = Counter(self.names).most_common(1)[0][0]
+            raise InputError(f"names must differ from each other, but {twice!r} is there twice.")
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many examples each class has, the classes in natural order."""
+        found = Counter(label for label in self.labels if label is not None)
+        return {name: found[name] for name in sorted(found, key=natural_key)}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes in natural order."""
+        return tuple(self.counts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what ``summary`` tells, whole, for JSON."""
+        counts = self.counts
+        labelled = sum(counts.values())
+        return {
+            "examples": len(self),
+            "features": None if self.features is None else self.features.shape[1],
+            "labelled": labelled,
+            "unlabelled": len(self) - labelled,
+            "classes": counts,
+            "skipped": dict(self.skipped),
+        }
+
+    def summary(self) -> str:
+        """Say in a few lines what there is, of which classes, and what was skipped for which reasons."""
+        found = self.as_dict()
+        kind = _counted(len(self), "photograph" if self.features is None else "row")
+        width = "" if self.features is None else f" of {_counted(found['features'], 'feature')}"
+        lines = [f"{kind}{width}: {found['labelled']} labelled, {found['unlabelled']} unlabelled."]
+        if found["classes"]:
+            lines.append(_class_sizes(found["classes"]))
+        return "\n".join(lines + list(skipped_lines(self.skipped)))
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
+def _class_sizes(counts: Mapping[str, int]) -> str:
+    """Tell how many classes there are, and the smallest and the largest."""
+    if len(counts) == 1:
+        return f"1 class: {next(iter(counts))}."
+    smallest, largest = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+    if counts[smallest] == counts[largest]:
+        return f"{len(counts)} classes with {_counted(counts[smallest], 'label')} each."
+    return f"{len(counts)} classes with {counts[smallest]} ({smallest}) to {counts[largest]} ({largest}) labels."
+
+
+def skipped_lines(skipped: Mapping[str, str]) -> Iterable[str]:
+    """Say how much was skipped, and the most frequent reasons with a few names each."""
+    if not skipped:
+        return
+    yield f"{len(skipped)} skipped:"
+    frequent = Counter(skipped.values()).most_common()
+    for reason, count in frequent[:_SHOWN_REASONS]:
+        names = [name for name, why in skipped.items() if why == reason]
+        more = f" and {count - _SHOWN_NAMES} more" if count > _SHOWN_NAMES else ""
+        yield f"  {', '.join(names[:_SHOWN_NAMES])}{more}: {reason}"
+    if len(frequent) > _SHOWN_REASONS:
+        yield f"  and {sum(count for _, count in frequent[_SHOWN_REASONS:])} more for other reasons"
+
+
+def labels_as_numbers(labels: Sequence[str | None]) -> tuple[Tensor, tuple[str, ...]]:
+    """Number the classes from 0 in natural order.
+
+    Returns
+    -------
+    numbers : Tensor
+        int64 (N,); -1 where there is no label.
+    classes : tuple of str
+        The name of each number.
+    """
+    classes = tuple(sorted({label for label in labels if label is not None}, key=natural_key))
+    number_of: dict[str | None, int] = {name: number for number, name in enumerate(classes)}
+    return torch.tensor([number_of.get(label, -1) for label in labels], dtype=torch.int64), classes
+
+
+def natural_key(text: str) -> NaturalKey:
+    """Order "img 2" before "img 10", without regard to case; what still is equal by its characters.
+
+    Digits compare as numbers by how many they are, then by what they are: they may be too many for an ``int``.
+    """
+    parts = re.split(r"([0-9]+)", text.casefold())
+    return tuple(_magnitude(part) if place % 2 else part for place, part in enumerate(parts)), text
+
+
+def _magnitude(digits: str) -> tuple[int, str]:
+    significant = digits.lstrip("0")
+    return len(significant), significant
+
+
+def tidy(text: str) -> str:
+    """Trim a label, and compose its characters: an é may be one of them or two, and looks the same."""
+    return unicodedata.normalize("NFC", text).strip()
+
+
+def label_texts(values: Iterable[object]) -> list[str | None]:
+    """Write the values of a label column as text; empty, -1 and NaN mean that there is no label.
+
+    Of a column of whole numbers "1.0" becomes "1": as soon as a label is missing, many programs write these so.
+    """
+    texts = [None if value is None else _text(value) for value in values]
+    found = [None if text is None or text.lower() in _NO_LABEL else text for text in texts]
+    whole = {text: match[1] for text in set(found) if text and (match := _WHOLE_NUMBER.fullmatch(text))}
+    if any(text is not None and text not in whole for text in found):
+        return found
+    return [None if text is None else whole[text] for text in found]
+
+
+def _text(value: object) -> str:
+    return tidy(value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value))

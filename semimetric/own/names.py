@@ -1,0 +1,69 @@
+"""Labels as users write them, and the numbers that methods learn from."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+from torch import Tensor
+
+UNLABELLED = -1
+
+
+class LabelWarning(UserWarning):
+    """Labels can be read in two ways."""
+
+
+def number_labels(y: Any) -> tuple[NDArray[Any], Tensor]:
+    """The classes in ascending order, and for every entry of ``y`` (N,) the number of its class, -1 for none.
+
+    An entry without a label is -1; among texts None, "" and "-1" too. Where -1 and 1 are all there is, they are the two
+    classes of scikit-learn's binary problems, which is warned of: a single class would teach nothing.
+    """
+    values = column_or_1d(y.cpu().numpy() if isinstance(y, Tensor) else y, warn=True)
+    known = is_labelled(values)
+    if is_binary(values):
+        warnings.warn(
+            "y holds -1 and 1 alone: they are taken for two classes, and every example for labelled. If -1 stands for "
+            "unlabelled, label examples of another class.",
+            LabelWarning,
+            stacklevel=4,
+        )
+        known = np.ones(len(values), dtype=bool)
+    numbers = np.full(len(values), UNLABELLED, dtype=np.int64)
+    named = values[known]
+    if named.dtype == object and not all(isinstance(value, int | float | np.number) for value in named):
+        named = named.astype(str)
+    elif named.dtype == object:
+        named = np.asarray(named.tolist())
+    if len(named):
+        check_classification_targets(named)
+    classes, numbers[known] = np.unique(named, return_inverse=True)
+    return classes, torch.from_numpy(numbers)
+
+
+def is_binary(values: Any) -> bool:
+    """Whether all labels are -1 and 1."""
+    array = np.asarray(values)
+    return array.dtype.kind in "iuf" and set(np.unique(array).tolist()) == {-1, 1}
+
+
+def is_labelled(values: Any) -> NDArray[np.bool_]:
+    """Which entries (N,) have a label."""
+    array = np.asarray(values)
+    if array.dtype.kind in "OUS":
+        return np.array([_is_label(value) for value in array.tolist()], dtype=bool)
+    return np.asarray(array != UNLABELLED)
+
+
+def _is_label(value: Any) -> bool:
+    return value is not None and value not in ("", "-1", b"", b"-1") and not (_is_number(value) and value == UNLABELLED)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)

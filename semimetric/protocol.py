@@ -1,0 +1,79 @@
+"""What a benchmark lets a method know and see: labels, scaling, networks and the weights that these start from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from semimetric.checks import check_choice
+from semimetric.data import Fit, PreprocessName, Withheld
+from semimetric.encoders import encoder_names, takes_photographs
+from semimetric.errors import InputError
+from semimetric.files import sha256_of
+from semimetric.settings import setting
+
+
+@dataclass(frozen=True)
+class ProtocolSettings:
+    """Which labels are known, and what the network sees."""
+
+    labels_per_class: int = setting(10, "Labelled examples of each class; all other training examples are unlabelled.")
+    validation_share: float = setting(
+        0.0, "Share of the training data that is withheld; the best model is then chosen on it."
+    )
+    withheld: Withheld = setting(
+        "examples", "What the validation share is of: examples of each class, or whole classes, where new ones come."
+    )
+    encoder: str = setting("small-cnn", f"Network: {', '.join(encoder_names())}.")
+    backbone: str = setting(
+        "", "Pretrained network, kept as it is, whose descriptors of the images are learned from; none: the images."
+    )
+    weights: str = setting(
+        "", "File with the weights of the pretrained network, backbone or encoder; 'random' for one without any."
+    )
+    descriptors: str = setting("", "File that keeps the descriptors of the backbone for the next run.")
+    side: int = setting(0, "Side in pixels to which photographs are brought; 0 takes the dataset's own, 256.")
+    fit: Fit = setting("crop", "How photographs are brought to a square.")
+    init: Literal["gaussian", "he"] = setting("gaussian", "Start weights of the paper's networks.")
+    preprocess: PreprocessName = setting("standardize", "Scaling of the inputs.")
+
+    def __post_init__(self) -> None:
+        check_choice(self.withheld, ("examples", "classes"), "withheld")
+        check_choice(self.fit, ("crop", "squash"), "fit")
+        if self.backbone and not takes_photographs(self.backbone):
+            raise InputError(
+                f"backbone {self.backbone!r} is no pretrained network. Use googlenet, googlenet-rmac, timm:NAME or "
+                "torchvision:NAME, or train it as the encoder."
+            )
+        if self.descriptors and not self.backbone:
+            raise InputError("descriptors are those of a backbone, and there is none. Name one, or leave it out.")
+        if takes_photographs(self.encoder) and self.preprocess != "imagenet":
+            raise InputError(
+                f"encoder {self.encoder!r} expects preprocess 'imagenet', got {self.preprocess!r}. Set preprocess to "
+                "imagenet."
+            )
+
+    def weights_file(self) -> Path | None:
+        """The weights of the pretrained network, where there is one: a file, or none for a random network."""
+        network = self.backbone or self.encoder
+        if self.weights == "random" or not takes_photographs(network):
+            return None
+        if not self.weights:
+            raise InputError(
+                f"weights are missing: name the file with those of {network!r}, or say 'random' for a network that "
+                "has seen nothing."
+            )
+        return Path(self.weights)
+
+    def weights_digest(self) -> str | None:
+        """SHA-256 of that file."""
+        weights = self.weights_file()
+        return None if weights is None else digest_of_weights(weights)
+
+
+def digest_of_weights(path: Path) -> str:
+    """SHA-256 of a file of weights."""
+    if not path.is_file():
+        raise InputError(f"weights {str(path)!r} is no file. Name the file that holds the network's weights.")
+    return sha256_of(path)

@@ -1,0 +1,137 @@
+"""Search with FAISS on the CPU: all vectors, or a graph of them; an index can be kept in a file."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semimetric.checks import check_choice
+from semimetric.errors import InputError, RunError
+from semimetric.files import write_atomically
+from semimetric.search.exact import BLOCK_ENTRIES
+from semimetric.search.extras import import_extra
+from semimetric.search.hits import Hits, check_k, joined, nearest_first, single_precision
+from semimetric.search.hnsw import HnswSettings
+
+KINDS = ("flat", "hnsw")
+_MARK = b"semimetric faiss"
+
+
+class FaissIndex:
+    """Vectors (N, d) in single precision, in an index of FAISS that ``build`` or ``load`` makes."""
+
+    def __init__(self, index: Any) -> None:
+        self._index = index
+
+    @classmethod
+    def build(cls, embeddings: Any, kind: str = "flat", settings: HnswSettings | None = None) -> FaissIndex:
+        """An index of embeddings (N, d).
+
+        FAISS uses as many threads as OMP_NUM_THREADS says; a graph is the same every time only with one.
+
+        Parameters
+        ----------
+        kind : "flat", which looks at every vector, or "hnsw", which follows a graph and may miss some
+        settings : of the graph
+        """
+        check_choice(kind, KINDS, "kind")
+        stored = single_precision(embeddings, "embeddings").numpy()
+        faiss = import_extra("faiss", "faiss")
+        index = faiss.IndexFlatL2(stored.shape[1]) if kind == "flat" else _graph(faiss, stored.shape[1], settings)
+        index.add(stored)
+        return cls(index)
+
+    @classmethod
+    def load(cls, path: Path | str) -> FaissIndex:
+        """Read what ``save`` wrote; a file that is damaged or of another program is refused before FAISS sees it."""
+        path = Path(path)
+        if not path.is_file():
+            raise InputError(f"path names the file {path}, which is not there. Give the path of a saved index.")
+        faiss = import_extra("faiss", "faiss")
+        _check_seal(path)
+        return cls(faiss.read_index(str(path)))
+
+    def save(self, path: Path | str) -> None:
+        """Write the index to a file that ``load`` reads, and FAISS itself, too."""
+        path = Path(path)
+        if not path.parent.is_dir():
+            raise InputError(f"path {str(path)!r} cannot be written: there is no folder {str(path.parent)!r}. Make it.")
+        faiss = import_extra("faiss", "faiss")
+
+        def write(temporary: Path) -> None:
+            faiss.write_index(self._index, str(temporary))
+            seal = _seal(temporary, temporary.stat().st_size)
+            with temporary.open("ab") as file:
+                file.write(seal)
+
+        write_atomically(path, write)
+
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
+    @property
+    def kind(self) -> str:
+        """What was built: "flat" or "hnsw"."""
+        return "hnsw" if hasattr(self._index, "hnsw") else "flat"
+
+    def search(self, queries: Any, k: int) -> Hits:
+        """The ``k`` stored vectors nearest to each query (Q, d), or all where fewer are stored.
+
+        FAISS finds them in single precision; their distances, and their order by distance and row, are computed
+        anew in float64. Among vectors at the same distance as the k-th, it is FAISS that picks.
+        """
+        asked = single_precision(queries, "queries", self._index.d)
+        k = min(check_k(k), len(self))
+        few = max(1, BLOCK_ENTRIES // (k * asked.shape[1]))
+        pieces = [self._of_block(block, k) for block in asked.split(few)]
+        return joined(pieces)
+
+    def _of_block(self, queries: Tensor, k: int) -> Hits:
+        rows = self._index.search(queries.numpy(), k)[1]
+        stranded = (rows < 0).any(1)
+        if stranded.any():  # parts of a graph may be out of reach: of many copies, or where nearly all are asked for
+            rows[stranded] = self._index.storage.search(queries.numpy()[stranded], k)[1]
+        found = torch.from_numpy(self._index.reconstruct_batch(rows.ravel())).view(*rows.shape, -1)
+        distances = (found.double() - queries.double()[:, None, :]).square().sum(2).sqrt()
+        return nearest_first(distances, torch.from_numpy(rows))
+
+
+def _graph(faiss: Any, width: int, settings: HnswSettings | None) -> Any:
+    chosen = settings or HnswSettings()
+    index = faiss.IndexHNSWFlat(width, chosen.m)
+    index.hnsw.efConstruction = chosen.ef_construction
+    index.hnsw.efSearch = chosen.ef_search
+    return index
+
+
+def _seal(path: Path, length: int) -> bytes:
+    """What ends a saved file: a mark, and the SHA-256 of the ``length`` bytes before it.
+
+    FAISS reads an index without looking at what comes after it, and follows damaged links out of its memory.
+    """
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(min(length, 1 << 20)):
+            digest.update(piece)
+            length -= len(piece)
+    return _MARK + digest.digest()
+
+
+def _check_seal(path: Path) -> None:
+    size = len(_MARK) + hashlib.sha256().digest_size
+    length = path.stat().st_size - size
+    found = b""
+    if length > 0:
+        with path.open("rb") as file:
+            file.seek(length)
+            found = file.read(size)
+    if not found.startswith(_MARK):
+        raise RunError(
+            f"{path} is not an index that semimetric saved, or its end is missing. Build the index again and save it."
+        )
+    if found != _seal(path, length):
+        raise RunError(f"{path} is damaged: its contents do not fit their checksum. Build the index again and save it.")

@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.search import recall
+
+from semimetric.errors import InputError, RunError
+from semimetric.search import ExactIndex, FaissIndex, MilvusIndex
+from semimetric.search.milvus_lite_server import LiteServer
+
+pytest.importorskip("pymilvus", reason="needs semimetric[milvus]")
+pytest.importorskip("milvus_lite", reason="needs semimetric[milvus]")
+
+from helpers.milvus import contents
+
+
+class Killed(Exception):
+    """Stands for a kill in the middle of loading."""
+
+
+def stop_at(rows: int):
+    def progress(done: int, total: int) -> None:
+        if done >= rows:
+            raise Killed
+
+    return progress
+
+
+@pytest.fixture
+def points(make_clusters) -> torch.Tensor:
+    return make_clusters(0, 600, 12, 6)[0]
+
+
+def test_the_three_agree(tmp_path: Path, points: torch.Tensor) -> None:
+    pytest.importorskip("faiss", reason="needs semimetric[faiss]")
+    queries = points[:40] + 0.01
+    wanted = ExactIndex(points).search(queries, 10)
+    with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
+        index.load(points)
+        others = [index.search(queries, 10), FaissIndex.build(points).search(queries, 10)]
+    for hits in others:
+        assert torch.equal(hits.rows, wanted.rows)
+        assert (hits.distances - wanted.distances).abs().max() < 1e-4
+
+
+def test_finds_nearly_all(tmp_path: Path, make_clusters) -> None:
+    rows, _ = make_clusters(1, 5200, 32, 20)
+    with MilvusIndex(tmp_path / "run.db", "run", 32) as index:
+        index.load(rows[:5000])
+        assert recall(index.search(rows[5000:], 10), ExactIndex(rows[:5000]).search(rows[5000:], 10)) >= 0.95
+
+
+@pytest.mark.slow
+def test_finds_nearly_all_of_100_000(tmp_path: Path, make_clusters) -> None:
+    """With one thread loading takes about 45 s, most of it for the graph."""
+    rows, _ = make_clusters(0, 100_500, 64, 100, 0.1)
+    stored, queries = rows[:100_000], rows[100_000:]
+    with MilvusIndex(tmp_path / "run.db", "run", 64) as index:
+        index.load(stored)
+        assert recall(index.search(queries, 10), ExactIndex(stored).search(queries, 10)) >= 0.95
+
+
+def test_a_url_goes_the_same_way(tmp_path: Path, points: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILVUS_TOKEN", "a:secret")
+    server = LiteServer(tmp_path / "served.db")
+    with MilvusIndex(server.address, "run", 12) as index:
+        assert index.uri.startswith("http://")
+        index.load(points)
+        index.load(points)
+        assert len(index) == 600
+        assert index.search(points[:5], 1).rows.flatten().tolist() == [0, 1, 2, 3, 4]
+        assert "secret" not in repr(vars(index))
+    server.stop()
+
+
+def test_more_asked_than_stored_and_many_copies(tmp_path: Path) -> None:
+    stored = torch.cat([torch.zeros(60, 4), torch.eye(4)])
+    with MilvusIndex(tmp_path / "run.db", "run", 4) as index:
+        index.load(stored)
+        hits = index.search(torch.zeros(2, 4), 1000)
+    assert hits.rows.sort(dim=1).values.equal(torch.arange(64).expand(2, -1))
+    assert hits.rows[:, :60].equal(torch.arange(60).expand(2, -1))
+
+
+def test_loading_again_changes_nothing(tmp_path: Path, points: torch.Tensor) -> None:
+    seen: list[tuple[int, int]] = []
+    with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
+        index.load(points, batch_size=250, progress=lambda *done: seen.append(done))
+    assert seen == [(250, 600), (500, 600), (600, 600)]
+    first = contents(tmp_path / "run.db", "run")
+    with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
+        index.load(points, batch_size=7, progress=lambda *done: pytest.fail("nothing was missing"))
+        assert len(index) == 600
+    assert contents(tmp_path / "run.db", "run") == first
+    assert [row["row"] for row in first] == list(range(600))
+    assert [row["name"] for row in first] == [str(number) for number in range(600)]
+    assert torch.equal(torch.tensor([row["embedding"] for row in first]), points)
+
+
+def test_a_search_after_a_broken_load_sees_what_was_sent(tmp_path: Path, points: torch.Tensor) -> None:
+    """A copy of the folder while it is open is what a killed process leaves."""
+    with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
+        with pytest.raises(Killed):
+            index.load(points, batch_size=100, progress=stop_at(300))
+        shutil.copytree(tmp_path / "run.db", tmp_path / "left.db")
+        assert index.search(points[:1], 1).rows.item() == 0  # after a failure that the process survived
+    with MilvusIndex(tmp_path / "left.db", "run", 12) as index:
+        assert len(index) == 300
+        assert index.search(points[299:300], 1).rows.item() == 299
+        assert list((tmp_path / "left.db").rglob("*.idx"))  # and needs not look at every row for it
+        index.load(points, batch_size=100)
+        assert index.search(points[599:], 1).rows.item() == 599
+
+
+def test_another_run_is_refused_or_replaced(tmp_path: Path, points: torch.Tensor) -> None:
+    names = [f"photo {row}.jpg" for row in range(len(points))]
+    with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
+        index.load(points, names)
+        for other, called in ((points + 1, names), (points, None), (points[:100], names[:100])):
+            with pytest.raises(InputError, match=r"'run' is a collection at .*another run.*replace=True"):
+                index.load(other, called)
+        assert len(index) == 600
+        index.load(points[:100] + 1, replace=True)
+        assert len(index) == 100
+        assert index.search(points[5:6] + 1, 1).rows.item() == 5
+    with MilvusIndex(tmp_path / "run.db", "run", 3) as narrow:
+        with pytest.raises(InputError, match="width must be 12, as collection 'run' has it, got 3"):
+            narrow.search(torch.zeros(1, 3), 1)
+        with pytest.raises(InputError, match="another run"):
+            narrow.load(points[:, :3])
+        narrow.load(points[:, :3], replace=True)
+        assert narrow.search(points[7:8, :3], 1).rows.item() == 7
+
+
+def test_a_collection_of_somebody_else_is_left_alone(tmp_path: Path, points: torch.Tensor) -> None:
+    from pymilvus import MilvusClient
+
+    server = LiteServer(tmp_path / "run.db")
+    client = MilvusClient(server.address)
+    client.create_collection("run", dimension=12)
+    with MilvusIndex(server.address, "run", 12) as index:
+        with pytest.raises(InputError, match="with the fields id, vector, which semimetric did not make"):
+            index.load(points, replace=True)
+        with pytest.raises(InputError, match="semimetric did not make"):
+            index.search(points, 1)
+    assert client.has_collection("run")
+    client.close()
+    server.stop()
+
+
+@pytest.mark.parametrize("left", ["folder", "folder with files"])
+def test_a_collection_half_made_by_a_killed_process_is_made_again(
+    tmp_path: Path, points: torch.Tensor, left: str
+) -> None:
+    half = tmp_path / "run.db" / "collections" / "run"
+    half.mkdir(parents=True)
+    if left != "folder":
+        (half / "schema.json.tmp").write_text("{")
+    with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
+        index.load(points)
+        assert len(index) == 600
+
+
+@pytest.mark.parametrize("then", ["search", "load"])
+def test_half_an_index_of_a_killed_process_is_built_again(tmp_path: Path, points: torch.Tensor, then: str) -> None:
+    with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
+        index.load(points)
+    (kept,) = (tmp_path / "run.db").rglob("*.idx")
+    os.truncate(kept, kept.stat().st_size // 2)
+    with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
+        if then == "load":
+            index.load(points)
+        assert index.search(points[:40], 1).rows.flatten().tolist() == list(range(40))
+    assert kept.stat().st_size > 600 * 12 * 4
+
+
+def test_rows_that_a_killed_process_left_twice_end_up_once(tmp_path: Path, points: torch.Tensor) -> None:
+    """The log is put back after its rows are in a file, as if the process had been killed before it removed it."""
+    log = tmp_path / "run.db" / "collections" / "run" / "wal"
+    with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
+        with pytest.raises(Killed):
+            index.load(points, batch_size=100, progress=stop_at(300))
+        shutil.copytree(log, tmp_path / "log")
+    shutil.copytree(tmp_path / "log", log, dirs_exist_ok=True)
+    assert [row["row"] for row in contents(tmp_path / "run.db", "run")] == [row for row in range(300) for _ in range(2)]
+    shutil.copytree(tmp_path / "log", log, dirs_exist_ok=True)
+    with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
+        index.load(points, batch_size=100)
+        assert len(index) == 600
+        assert index.search(points[:1], 600).rows.sort().values.equal(torch.arange(600)[None])
+    assert [row["row"] for row in contents(tmp_path / "run.db", "run")] == list(range(600))
+
+
+def test_closing_unlocks_and_ends(tmp_path: Path, points: torch.Tensor) -> None:
+    index = MilvusIndex(tmp_path / "run.db", "run", 12)
+    with pytest.raises(RunError, match="another MilvusIndex of this one, has it open"):
+        MilvusIndex(tmp_path / "run.db", "other", 12)
+    index.close()
+    index.close()
+    with pytest.raises(RunError, match="is closed and cannot search"):
+        index.search(points, 1)
+    with MilvusIndex(tmp_path / "run.db", "run", 12) as again, pytest.raises(InputError, match="is no collection at"):
+        again.search(points, 1)
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("run", "uri must be a path that ends in .db"),
+        ("ftp://host/run.db", "uri must be a path that ends in .db"),
+        ("http://host/run.db", "uri must be a path that ends in .db"),
+        ("https://me:secret@host:19530", "uri must not hold a user or password"),
+        ("none/run.db", "there is no folder 'none'"),
+    ],
+)
+def test_refuses_uris(uri: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as refused:
+        MilvusIndex(uri, "run", 12)
+    assert "secret" not in str(refused.value)
+
+
+def test_refusals(tmp_path: Path, points: torch.Tensor) -> None:
+    (tmp_path / "old.db").write_bytes(b"SQLite format 3")
+    with pytest.raises(InputError, match="is a file, and Milvus Lite keeps its data in a folder"):
+        MilvusIndex(tmp_path / "old.db", "run", 12)
+    with pytest.raises(InputError, match="name must be letters, digits and underscores"):
+        MilvusIndex(tmp_path / "run.db", "a run", 12)
+    with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
+        with pytest.raises(InputError, match="embeddings must have 12 columns"):
+            index.load(points[:, :3])
+        with pytest.raises(InputError, match="names must have one entry for each of the 600 embeddings, got 1"):
+            index.load(points, ["one"])
+        with pytest.raises(InputError, match="names must have at most 4096 bytes each; number 1 has more"):
+            index.load(points[:2], ["short", "ä" * 2049])
+        with pytest.raises(InputError, match="batch_size must be a whole number of at least 1"):
+            index.load(points, batch_size=0)
+        with pytest.raises(InputError, match="k must be at most 16384 in Milvus"):
+            index.search(points, 20_000)
+    assert not list((tmp_path / "run.db" / "collections").iterdir())
+
+
+def test_a_server_that_is_not_there_is_told_without_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RunError, match=r"Milvus at http://127.0.0.1:9 could not connect: .*MILVUS_TOKEN") as refused:
+        MilvusIndex("http://127.0.0.1:9", "run", 12, token="a:secret")
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("package", ["pymilvus", "milvus_lite.server_manager"])
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match=r"needs the package p?y?milvus.*pip install 'semimetric\[milvus\]'"):
+        MilvusIndex(tmp_path / "run.db", "run", 12)
+
+
+def test_prints_nothing(tmp_path: Path) -> None:
+    """Also where Milvus Lite logs a traceback, as for a folder that another has open."""
+    code = """
+import sys, torch
+from semimetric.errors import RunError
+from semimetric.search import MilvusIndex
+with MilvusIndex(sys.argv[1], "run", 3) as index:
+    index.load(torch.eye(3))
+    index.search(torch.eye(3), 2)
+    try:
+        MilvusIndex(sys.argv[1], "run", 3)
+    except RunError:
+        pass
+"""
+    command = [sys.executable, "-W", "error", "-c", code, str(tmp_path / "run.db")]
+    told = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert (told.stdout, told.stderr) == ("", "")
