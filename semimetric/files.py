@@ -34,6 +34,12 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         raise
 
 
+def clear_leftovers(folder: Path, name: str = "*") -> None:
+    """Remove the temporary files that a killed process left beside the file ``name`` (a pattern) of a folder."""
+    for leftover in folder.glob(f".{name}.????????.tmp"):
+        leftover.unlink(missing_ok=True)
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -141,7 +141,8 @@ def _gains(pool: Pool, nearest: Tensor, rows: Tensor) -> Tensor:
 def _to_labels(points: Tensor, known: Tensor) -> Tensor:
     """Squared distance (N,) to the nearest labelled example; without any, the mean of that of two examples.
 
-    So the first suggestion is amid examples that are nearer to each other than usual, and not in the middle of all.
+    So the first suggestion is amid many examples that are nearer to each other than usual, not where it is least far
+    from all.
     """
     if not bool(known.any()):
         return (2.0 * points.square().sum(1).mean()).expand(len(points))

@@ -80,10 +80,22 @@ def test_the_readme_names_the_two_commands_and_its_python_runs(tmp_path: Path) -
     text = (ROOT / "README.md").read_text()
     assert "make demo" in text
     assert "make test" in text
+    for block in blocks_of(text):
+        subprocess.run([sys.executable, "-c", block], check=True, cwd=tmp_path, timeout=200)
+
+
+def blocks_of(text: str) -> list[str]:
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert blocks
-    for block in blocks:
-        subprocess.run([sys.executable, "-c", block], check=True, cwd=tmp_path, timeout=200)
+    return blocks
+
+
+@pytest.mark.parametrize("page", ["own-data", "search"])
+def test_the_python_of_a_page_runs(page: str, tmp_path: Path) -> None:
+    pytest.importorskip("faiss", reason="the extra faiss is not installed")
+    pytest.importorskip("milvus_lite", reason="the extra milvus is not installed")
+    program = "\n".join(blocks_of((ROOT / "docs" / f"{page}.md").read_text()))
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, timeout=200)
 
 
 def test_readme_commands_exist() -> None:

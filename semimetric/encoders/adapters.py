@@ -1,8 +1,9 @@
-"""What comes from elsewhere: files of weights, and the networks of timm and torchvision."""
+"""What comes from elsewhere: files of weights, and the networks of timm, torchvision and transformers."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import pickle
 import zipfile
 from collections import OrderedDict
@@ -18,14 +19,18 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from semimetric.encoders.inputs import IMAGENET_MEAN, IMAGENET_STD, conversion
-from semimetric.errors import InputError
+from semimetric.errors import InputError, RunError
 
-LIBRARIES = ("timm", "torchvision")
-"""Prefixes of encoder names such as ``timm:resnet50``."""
+_EXTRAS = {"timm": "vision", "torchvision": "vision", "transformers": "transformers"}
+LIBRARIES = tuple(_EXTRAS)
+"""Prefixes of encoder names such as ``timm:resnet50``, and the extra that brings each library."""
 
 _HEADS = ("fc", "classifier", "heads", "head")
 _AUXILIARY_HEADS = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
 _POOLS = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.AvgPool2d, nn.MaxPool2d, nn.Flatten)
+_SNAPSHOT_WEIGHTS, _SNAPSHOT_CONFIG, _SNAPSHOT_INPUTS = "model.safetensors", "config.json", "preprocessor_config.json"
+_POOLER = "pooler"
+_DESCRIPTION = "network.description"
 _UNREADABLE = (OSError, EOFError, ValueError, RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile, SafetensorError)
 
 
@@ -101,14 +106,17 @@ def _without_last_layer(head: nn.Module) -> nn.Module:
 
 
 def library_encoder(name: str, weights: Path | str | None = None) -> nn.Module:
-    """The encoder ``timm:NAME`` or ``torchvision:NAME``; nothing is downloaded.
+    """The encoder ``timm:NAME``, ``torchvision:NAME`` or ``transformers:ORG/NAME``; nothing is downloaded.
 
-    It starts from the library's random numbers, or from ``weights``, a file with a ``state_dict`` of that model, of
-    which the classifier and auxiliary heads are passed over. Images come normalised by the statistics of ImageNet; a
-    model of timm that was trained on others gets them by these.
+    Of timm and torchvision it starts from the library's random numbers, or from ``weights``, a file with a
+    ``state_dict`` of that model, of which the classifier and auxiliary heads are passed over. Of transformers it is the
+    model of a snapshot folder, in which ``weights`` is the model.safetensors. Images come normalised by the statistics
+    of ImageNet; a model of timm or transformers that was trained on others gets them by these.
     """
     library, _, model_name = name.partition(":")
     module = _import(library, name)
+    if library == "transformers":
+        return _from_snapshot(module, name, weights)
     network = _timm_model(module, model_name) if library == "timm" else _torchvision_model(module, model_name)
     whole = set(network.state_dict())
     _take_classifier_off(network)
@@ -122,8 +130,12 @@ def _own_statistics(model: nn.Module) -> tuple[Sequence[float], Sequence[float]]
     """Mean and deviation of red, green and blue that a model of timm was trained on, if they are not ImageNet's."""
     found = getattr(model, "pretrained_cfg", None)
     known = found if isinstance(found, Mapping) else {}
-    mean, std = tuple(known.get("mean", IMAGENET_MEAN)), tuple(known.get("std", IMAGENET_STD))
-    return None if (mean, std) == (IMAGENET_MEAN, IMAGENET_STD) else (mean, std)
+    return _unless_imagenet(known.get("mean"), known.get("std"))
+
+
+def _unless_imagenet(mean: Any, std: Any) -> tuple[Sequence[float], Sequence[float]] | None:
+    statistics = tuple(mean or IMAGENET_MEAN), tuple(std or IMAGENET_STD)
+    return None if statistics == (IMAGENET_MEAN, IMAGENET_STD) else statistics
 
 
 def _import(library: str, name: str) -> ModuleType:
@@ -132,8 +144,121 @@ def _import(library: str, name: str) -> ModuleType:
     except ImportError as error:
         raise InputError(
             f"encoder {name!r} needs the package {library}, which cannot be imported here ({error}). "
-            "Install it with: pip install 'semimetric[vision]'."
+            f"Install it with: pip install 'semimetric[{_EXTRAS[library]}]'."
         ) from error
+
+
+class Described(nn.Module):
+    """A model of transformers with one output, which carries in its state what it takes to build it again.
+
+    That is ``description`` (n,), the bytes of a JSON text: its config, the statistics of its inputs and the version of
+    transformers. A run that holds the state needs no snapshot to have the model back, and nothing in it is code.
+    """
+
+    description: Tensor
+
+    def __init__(self, model: nn.Module, description: dict[str, Any]) -> None:
+        super().__init__()
+        self.model = model
+        text = json.dumps(description).encode()
+        self.register_buffer("description", torch.tensor(list(text), dtype=torch.uint8))
+
+    def forward(self, images: Tensor) -> Any:
+        """The pooled output (N, d) where the model has one, else the last hidden state, which may be tokens or maps."""
+        try:
+            output = self.model(pixel_values=images)
+        except ValueError as error:
+            raise InputError(
+                f"the network cannot take images of shape {tuple(images.shape[1:])}: {error} Bring photographs to the "
+                "side that it was trained on."
+            ) from error
+        pooled = getattr(output, "pooler_output", None)
+        return getattr(output, "last_hidden_state", None) if pooled is None else pooled
+
+
+def _from_snapshot(transformers: ModuleType, name: str, weights: Path | str | None) -> nn.Module:
+    """The model of a snapshot folder, loaded by transformers itself, which knows the names of older files.
+
+    What the file has no tensors for would be random: a pooler, as files of classifiers lack it, is taken off, and
+    anything else is refused.
+    """
+    path = _snapshot_file(name, weights)
+    config, inputs = _json_beside(path, _SNAPSHOT_CONFIG), _json_beside(path, _SNAPSHOT_INPUTS)
+    try:
+        model, loaded = transformers.AutoModel.from_pretrained(
+            str(path.parent),
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (*_UNREADABLE, ImportError, KeyError) as error:
+        raise InputError(f"the snapshot {path.parent} cannot be loaded by transformers: {error}") from error
+    missing = sorted(key for key in loaded["missing_keys"] if _POOLER not in key.split("."))
+    if missing:
+        raise InputError(
+            f"the weights in {path} lack {len(missing)} of the network's tensors, first {missing[0]!r}. Fetch the "
+            "snapshot again."
+        )
+    description = {
+        "config": config,
+        "mean": inputs.get("image_mean"),
+        "std": inputs.get("image_std"),
+        "transformers": str(transformers.__version__),
+    }
+    encoder = _described(name, model, description, set(model.state_dict()) - set(loaded["missing_keys"]))
+    _check_tensors(encoder.state_dict(), path)
+    return encoder
+
+
+def rebuild_described(name: str, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """The encoder ``transformers:ORG/NAME`` whose ``state_dict`` the tensors are, without its snapshot."""
+    transformers = _import("transformers", name)
+    description = json.loads(bytes(tensors[_DESCRIPTION].tolist()))
+    config = description["config"]
+    known = {key.removeprefix("network.model.") for key in tensors}
+    try:
+        built = transformers.AutoConfig.for_model(config["model_type"]).from_dict(config)
+        model = transformers.AutoModel.from_config(built, trust_remote_code=False)
+        encoder = _described(name, model, description, known)
+        encoder.load_state_dict(tensors)
+    except (ValueError, RuntimeError) as error:
+        raise RunError(
+            f"{name!r} was stored by transformers {description['transformers']}, and transformers "
+            f"{transformers.__version__} cannot build it again: {' '.join(str(error).split())}"
+        ) from error
+    return encoder
+
+
+def _described(name: str, model: nn.Module, description: dict[str, Any], known: set[str]) -> nn.Module:
+    """A model of images with its description; a pooler whose tensors are not among the known ones is taken off."""
+    if getattr(model, "main_input_name", None) != "pixel_values":
+        raise InputError(f"encoder {name!r} is not a network of images alone. Use one such as facebook/dinov2-base.")
+    if any(key.startswith(f"{_POOLER}.") and key not in known for key in model.state_dict()):
+        setattr(model, _POOLER, None)
+    statistics = _unless_imagenet(description["mean"], description["std"])
+    return Headless(Described(model.float(), description), statistics)
+
+
+def _snapshot_file(name: str, weights: Path | str | None) -> Path:
+    path = Path(weights) if weights is not None else None
+    if path is None or path.name != _SNAPSHOT_WEIGHTS or not path.is_file():
+        got = "none" if path is None else str(path)
+        raise InputError(
+            f"encoder {name!r} needs as weights the file {_SNAPSHOT_WEIGHTS} in its snapshot folder, beside "
+            f"{_SNAPSHOT_CONFIG}, got {got}. Fetch it with: hf download {name.partition(':')[2]}."
+        )
+    return path
+
+
+def _json_beside(path: Path, name: str) -> dict[str, Any]:
+    """A JSON file of the snapshot; one that is not there says nothing."""
+    beside = path.parent / name
+    try:
+        found = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise InputError(f"{beside} cannot be read: {error}. Fetch the snapshot again.") from error
+    return found if isinstance(found, dict) else {}
 
 
 def _timm_model(timm: ModuleType, name: str) -> nn.Module:

@@ -23,6 +23,7 @@ SMALLEST = 64
 """Height and width, in pixels, from which images are taken."""
 
 _BVLC_MEAN = (123.0, 117.0, 104.0)  # of red, green and blue in 0..255
+_BVLC, _TORCHVISION = "conv1/7x7_s2.w", "conv1.conv.weight"  # the first tensor of each file, which tells it
 _NO_FEATURES = ("loss1/", "loss2/", "loss3/", "fc.", "aux1.", "aux2.")  # the classifiers of BVLC and torchvision
 
 _INCEPTIONS = {
@@ -165,17 +166,22 @@ def load_googlenet(path: Path | str) -> GoogLeNet:
     over, and any other tensor is refused.
     """
     tensors = read_weights(path)
-    batch_norm = "conv1.conv.weight" in tensors
-    if not batch_norm and "conv1/7x7_s2.w" not in tensors:
+    if not is_googlenet(tensors):
         raise InputError(
-            f"the weights in {path} are not GoogLeNet's: they hold neither 'conv1/7x7_s2.w', as the BVLC network, nor "
-            "'conv1.conv.weight', as torchvision's. Give a file of one of these two."
+            f"the weights in {path} are not GoogLeNet's: they hold neither {_BVLC!r}, as the BVLC network, nor "
+            f"{_TORCHVISION!r}, as torchvision's. Give a file of one of these two."
         )
+    batch_norm = _TORCHVISION in tensors
     with torch.random.fork_rng(devices=[]):
         network = GoogLeNet(batch_norm)
     ours = {theirs: name for name, theirs in (_torchvision_names() if batch_norm else _bvlc_names())}
     load_tensors(network, {ours.get(name, name): tensor for name, tensor in tensors.items()}, path, _NO_FEATURES)
     return network
+
+
+def is_googlenet(names: Iterable[str]) -> bool:
+    """Whether a file with tensors of these names is of one of the two networks, as BVLC or torchvision wrote it."""
+    return not {_BVLC, _TORCHVISION}.isdisjoint(names)
 
 
 def googlenet_of(tensors: Iterable[str]) -> GoogLeNet:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from semimetric.checks import check_choice
-from semimetric.encoders.adapters import LIBRARIES, library_encoder
+from semimetric.encoders.adapters import LIBRARIES, library_encoder, rebuild_described
 from semimetric.encoders.googlenet import SMALLEST, GoogLeNet, googlenet_of, load_googlenet
 from semimetric.encoders.paper import cifar10_network, mnist_network
 from semimetric.encoders.residual import ResNet9
@@ -78,7 +78,7 @@ def takes_photographs(name: str) -> bool:
 
 
 def encoder_names() -> tuple[str, ...]:
-    """Names that ``build_encoder`` knows, besides ``timm:NAME`` and ``torchvision:NAME``."""
+    """Names that ``build_encoder`` knows, besides those of libraries, such as ``timm:NAME``."""
     return (*_ENCODERS, *_PRETRAINED)
 
 
@@ -88,8 +88,9 @@ def build_encoder(
     """The named encoder, from random numbers drawn from ``seed`` or from a file.
 
     ``init`` concerns the paper's networks only. ``weights`` is a local file for ``googlenet``, ``googlenet-rmac``,
-    ``timm:NAME`` and ``torchvision:NAME``: encoders of photographs (3, height, width) that come normalised by the
-    statistics of ImageNet. They, too, start from random numbers where no file is given; nothing is downloaded.
+    ``timm:NAME``, ``torchvision:NAME`` and ``transformers:ORG/NAME``: encoders of photographs (3, height, width) that
+    come normalised by the statistics of ImageNet. They, too, start from random numbers where no file is given, but for
+    those of transformers, whose snapshot folder tells what they are; nothing is downloaded.
     """
     from_library = name.startswith(tuple(f"{library}:" for library in LIBRARIES))
     if not from_library:
@@ -98,7 +99,7 @@ def build_encoder(
     if name in _ENCODERS and weights is not None:
         raise InputError(
             f"weights must be left out for encoder {name!r}, which has no pretrained weights, got {str(weights)!r}. "
-            f"Encoders that take a file are {', '.join(_PRETRAINED)} and those of {' and '.join(LIBRARIES)}."
+            f"Encoders that take a file are {', '.join(_PRETRAINED)} and those of {', '.join(LIBRARIES)}."
         )
     if name not in _ENCODERS:
         _require_photographs(name, tuple(input_shape))
@@ -114,8 +115,12 @@ def build_encoder(
 def rebuild_encoder(name: str, input_shape: Shape, tensors: Mapping[str, Tensor], init: str = "gaussian") -> nn.Module:
     """The named encoder with the tensors of its ``state_dict``; it takes no file of weights.
 
-    Of the two GoogLeNets the tensors tell which it is. Tensors that do not fit are a ``RuntimeError`` of torch.
+    Of the two GoogLeNets, and of models of transformers, the tensors tell which it is. Tensors that do not fit are a
+    ``RuntimeError`` of torch.
     """
+    if name.startswith("transformers:"):
+        with torch.random.fork_rng(devices=[]):
+            return rebuild_described(name, tensors)
     if name in _PRETRAINED:
         with torch.random.fork_rng(devices=[]):
             encoder = _PRETRAINED[name](googlenet_of(tensors))

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from semimetric.checks import check_choice
 from semimetric.data import PreprocessName
-from semimetric.encoders import build_encoder, installed_encoder, takes_photographs, weights_name
+from semimetric.encoders import build_encoder, encoder_names, installed_encoder, takes_photographs, weights_name
+from semimetric.encoders.adapters import LIBRARIES
+from semimetric.encoders.installed import SIDE as PRETRAINED_SIDE
 from semimetric.errors import InputError
 from semimetric.methods import METHODS, method_names
 from semimetric.own.samples import Kind
@@ -22,9 +24,8 @@ from semimetric.presets import own_values
 from semimetric.settings import build_settings
 from semimetric.training import TrainingSettings, selectable
 
-PRETRAINED_SIDE = 224
 SCRATCH_SIDE = {"cpu": 32, "cuda": 64}
-"""Pixels to which photographs are brought for a pretrained network, and for one that starts from nothing."""
+"""Pixels to which photographs are brought for a network that starts from nothing."""
 
 SMALLEST_FOR_RESIDUAL, SMALLEST_FOR_CONVOLUTIONS = 16, 8
 FEWEST_STEPS = 8
@@ -68,16 +69,29 @@ class Wishes:
 
 
 def choose(kind: Kind, shape: tuple[int, ...], method: str, wishes: Wishes, device: torch.device) -> Choice:
-    """The network for examples of a kind and shape."""
+    """The network for examples of a kind and shape; wishes that the data or the network has no use for are refused."""
     check_choice(method, method_names(), "method")
+    if wishes.side and kind != "photographs":
+        raise InputError(
+            f"side is for photographs, which are brought to it, got {wishes.side} for {kind}. Leave it out."
+        )
     choice = _choose(kind, shape, method, wishes, device)
-    if wishes.preprocess != "auto" and not choice.backbone:
-        choice = dataclasses.replace(choice, preprocess=wishes.preprocess)
-    return choice
+    return choice if wishes.preprocess == "auto" else _scaled(choice, wishes.preprocess)
+
+
+def _scaled(choice: Choice, preprocess: PreprocessName) -> Choice:
+    """The choice with inputs scaled as the user wishes; a pretrained network has them its own way."""
+    if choice.backbone or choice.weights is not None:
+        raise InputError(
+            f"preprocess is for networks that start from nothing, got {preprocess!r}; "
+            f"{choice.backbone or choice.encoder} sees photographs as it was trained to. Leave it out."
+        )
+    return dataclasses.replace(choice, preprocess=preprocess)
 
 
 def _choose(kind: Kind, shape: tuple[int, ...], method: str, wishes: Wishes, device: torch.device) -> Choice:
     if isinstance(wishes.encoder, nn.Module):
+        _refuse_weights(wishes, "a module of your own")
         side = wishes.side or PRETRAINED_SIDE if kind == "photographs" else 0
         return Choice(wishes.encoder, "imagenet" if kind == "photographs" else "standardize", side)
     if kind == "vectors":
@@ -86,12 +100,15 @@ def _choose(kind: Kind, shape: tuple[int, ...], method: str, wishes: Wishes, dev
         return _asked_for(kind, shape, wishes, device)
     if kind == "photographs":
         return _for_photographs(wishes, device)
+    _refuse_weights(wishes, "a network that starts from nothing")
     return Choice(_for_images(min(shape[1:]), device), "standardize", why=_slow_network(min(shape[1:]), device))
 
 
 def _for_vectors(method: str, wishes: Wishes) -> Choice:
     _refuse_weights(wishes, "vectors")
     if wishes.encoder != "auto":
+        assert isinstance(wishes.encoder, str)
+        check_choice(wishes.encoder, ("auto", "none", *encoder_names()), "encoder")
         return Choice(wishes.encoder, "standardize")
     return Choice("none" if METHODS[method].learns_without_network else "mlp", "standardize")
 
@@ -104,6 +121,7 @@ def _asked_for(kind: Kind, shape: tuple[int, ...], wishes: Wishes, device: torch
         assert wishes.weights is not None
         name = weights_name(wishes.weights)
     if not takes_photographs(name):
+        check_choice(name, ("auto", *encoder_names(), *(f"{library}:NAME" for library in LIBRARIES)), "encoder")
         _refuse_weights(wishes, f"encoder {name!r}")
         return Choice(name, "standardize", wishes.side or SCRATCH_SIDE[device.type] if kind == "photographs" else 0)
     if wishes.weights is None:
@@ -120,16 +138,22 @@ def _asked_for(kind: Kind, shape: tuple[int, ...], wishes: Wishes, device: torch
 def _for_photographs(wishes: Wishes, device: torch.device) -> Choice:
     """A pretrained network that is on this machine, or one that starts from nothing."""
     found = installed_encoder()
-    side = wishes.side or (PRETRAINED_SIDE if found else SCRATCH_SIDE[device.type])
-    if found:
-        name, weights = found
-        if wishes.fine_tune:
-            return Choice(name, "imagenet", side, weights=weights, why=f"{name} from {weights} is trained on.")
-        return Choice("linear", "none", side, name, weights, f"{name} from {weights} describes the photographs.")
+    if found is None:
+        return _from_nothing(wishes, device)
+    name, weights = found
+    side = wishes.side or PRETRAINED_SIDE
+    if wishes.fine_tune:
+        return Choice(name, "imagenet", side, weights=weights, why=f"{name} from {weights} is trained on.")
+    return Choice("linear", "none", side, name, weights, f"{name} from {weights} describes the photographs.")
+
+
+def _from_nothing(wishes: Wishes, device: torch.device) -> Choice:
+    _refuse_weights(wishes, "a network that starts from nothing, and there is no other on this machine")
+    side = wishes.side or SCRATCH_SIDE[device.type]
     why = (
         f"no pretrained network is on this machine, so a small one starts from nothing, on images of {side} x {side} "
-        "pixels; with --weights FILE of a pretrained network (GoogLeNet, or one of timm or torchvision that "
-        "--encoder names) the embedding would be much better."
+        "pixels; with --weights FILE of a pretrained network (GoogLeNet, or one of timm, torchvision or transformers "
+        "that --encoder names) the embedding would be much better."
     )
     return Choice(_for_images(side, device), "standardize", side, why=why)
 
@@ -148,7 +172,8 @@ def _slow_network(side: int, device: torch.device) -> str:
 
 def _refuse_weights(wishes: Wishes, what: str) -> None:
     if wishes.weights is not None or wishes.fine_tune:
-        raise InputError(f"weights and fine_tune are for pretrained networks of photographs, not for {what}.")
+        given = "fine_tune" if wishes.weights is None else f"weights {str(wishes.weights)!r}"
+        raise InputError(f"{given} is for pretrained networks of photographs, not for {what}. Leave it out.")
 
 
 def settings_for(

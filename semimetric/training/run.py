@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from semimetric.errors import RunError
-from semimetric.files import read_json, read_tensors, write_json, write_tensors, write_text
+from semimetric.files import clear_leftovers, read_json, read_tensors, write_json, write_tensors, write_text
 
 
 class Run:
@@ -30,16 +30,22 @@ class Run:
     @classmethod
     def create(cls, path: Path, config: dict[str, Any]) -> Run:
         """Make the folder and write its config; a folder that holds anything else is refused untouched."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            if (path / "config.json").exists():
-                raise RunError(f"{path} already holds a run. Choose another --out, or continue it with --resume.")
-            raise RunError(f"{path} is not an empty folder. Choose another --out.")
+        cls.check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             write_json(path / "config.json", config)
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error}. Choose another --out.") from error
         return cls(path)
+
+    @staticmethod
+    def check_free(path: Path) -> None:
+        """Refuse a folder that holds anything, but for a config that was half written when its writer was killed."""
+        clear_leftovers(path, "config.json")
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            if (path / "config.json").exists():
+                raise RunError(f"{path} already holds a run. Choose another --out, or continue it with --resume.")
+            raise RunError(f"{path} is not an empty folder. Choose another --out.")
 
     @classmethod
     def open(cls, path: Path) -> Run:
@@ -54,6 +60,7 @@ class Run:
         if not (path / "config.json").is_file():
             return cls.create(path, config)
         run = cls.open(path)
+        clear_leftovers(path)
         run._check_whole()
         differing = _differences(_settings(run.config()), _settings(config))
         if differing:
@@ -65,7 +72,9 @@ class Run:
 
     def config(self) -> dict[str, Any]:
         """What was asked for."""
-        loaded: dict[str, Any] = read_json(self.path / "config.json")
+        loaded = read_json(self.path / "config.json")
+        if not isinstance(loaded, dict):
+            raise RunError(f"{self.path / 'config.json'} is damaged: it holds no settings. Choose another --out.")
         return loaded
 
     def write(self, name: str, value: object) -> None:
@@ -106,19 +115,25 @@ class Run:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
         for line in lines:
             try:
-                records.append(json.loads(line))
+                record = json.loads(line)
             except ValueError:
                 break
+            if not isinstance(record, dict):
+                break
+            records.append(record)
         return records
 
     def forget_after(self, epoch: int) -> None:
         """Drop log lines later than ``epoch``: they will be written again."""
-        kept = [json.dumps(record) + "\n" for record in self.history() if record["epoch"] <= epoch]
+        kept = [json.dumps(record) + "\n" for record in self.history() if record.get("epoch", epoch + 1) <= epoch]
         self._guard("metrics.jsonl", lambda: write_text(self.path / "metrics.jsonl", "".join(kept)))
 
     def _check_whole(self) -> None:
-        """Refuse to continue a run that has lost files: what it would end in could not be trusted."""
-        begun = self.has("metrics.jsonl") or self.has("checkpoint.safetensors")
+        """Refuse to continue a run that has lost files: what it would end in could not be trusted.
+
+        One that was killed before its first checkpoint has lost nothing: its log tells of no epoch but the start.
+        """
+        begun = self.has("checkpoint.safetensors") or any(record.get("epoch") != 0 for record in self.history())
         needed = ["checkpoint.safetensors", "model.safetensors", "preprocess.safetensors"]
         needed += ["initial.json"] if "dataset" in self.config() else []
         lost = [name for name in needed if begun and not self.has(name)]

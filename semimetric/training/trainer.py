@@ -170,6 +170,8 @@ class Trainer:
             self._restore(self.run)
             self.progress.begin(self.settings.epochs, self.epoch)
             return
+        if self.run is not None and self.run.has("metrics.jsonl"):
+            self.run.forget_after(-1)
         if self.average:
             self.average.begin()
         if self.settings.hold_back and self.held_back is None and self.settings.epochs:
@@ -258,8 +260,8 @@ class Trainer:
         record |= {"mean_distance": spread.mean_distance, "effective_rank": spread.effective_rank}
         record |= {f"selection_{name}": value for name, value in scores.items()}
         record |= self._report_guards()
-        record["best"] = self.best is None or score > self.best.score
-        if record["best"]:
+        record["best"] = self.best is None or score > self.best.score or self.best.epoch == self.epoch
+        if record["best"]:  # also where a killed process had written this model, but not yet its checkpoint
             self._keep(Best(self.epoch, score, self._model_tensors()))
         record["seconds"] = time.perf_counter() - began
         self.seconds += record["seconds"]
