@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from semimetric.checks import check_choice
+from semimetric.checks import check_choice, check_positive
 from semimetric.clustering import kmeans
 from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
+from semimetric.data.views import AugmentationStrength
 from semimetric.encoders import unit_features
 from semimetric.errors import InputError
 from semimetric.methods.base import Needs
@@ -81,6 +82,14 @@ class DeepClusterSettings(BaselineSettings):
     )
     pca: int = setting(256, "Principal components that are whitened and clustered, at most the features' d.")
     augmentation: ViewKind = setting("auto", VIEW_HELP)
+    views: AugmentationStrength = setting(
+        "weak",
+        "Strength of the views that are to be told as the cluster of their example: weak ones ask for little that the "
+        "clustered features do not have already; strong ones, of images in colour, ask for more.",
+    )
+    head_rate: float = setting(
+        1.0, "How many times as fast as with lr alone the head learns, under Adam; a new one has an epoch to learn all."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,6 +98,8 @@ class DeepClusterSettings(BaselineSettings):
         if self.pca < 1:
             raise InputError(f"pca must be at least 1, got {self.pca}.")
         check_choice(self.augmentation, VIEW_KINDS, "augmentation")
+        check_choice(self.views, ("weak", "strong"), "views")
+        check_positive(self.head_rate, "head_rate")
 
 
 class DeepCluster(Baseline[Clusters]):
@@ -122,13 +133,13 @@ class DeepCluster(Baseline[Clusters]):
             self.register_buffer(name, torch.zeros((), dtype=torch.int64))
         for name in ("assignment", "previous"):
             self.register_buffer(name, torch.full((len(inputs),), -1))
-        self.make_views = preset_views(inputs, self.settings.augmentation, ("weak",))
+        self.make_views = preset_views(inputs, self.settings.augmentation, (self.settings.views,))
 
     def begin_epoch(self, epoch: int) -> None:
         """Draw a new head: the numbers of clusters mean nothing to the last one."""
         self.epoch.fill_(epoch)
         self.previous.copy_(self.assignment)
-        self.fresh.normal_(std=HEAD_DEVIATION)
+        self.fresh.normal_(std=HEAD_DEVIATION / self.settings.head_rate)
         self.steps.zero_()
 
     @torch.no_grad()
@@ -141,10 +152,14 @@ class DeepCluster(Baseline[Clusters]):
         return Clusters(torch.arange(len(points), device=points.device), found.assignment, filled)
 
     def loss(self, metric: Metric, features: Tensor, constraints: Clusters) -> Tensor:
-        """Mean cross-entropy over the clusters that have examples."""
+        """Mean cross-entropy over the clusters that have examples.
+
+        Adam moves every weight of the head by about lr in a step. With weights that are ``head_rate`` times smaller,
+        and points as much larger, logits start as they would and change as many times faster.
+        """
         if self.training:
             self._renew_head()
-        logits = head_logits(self.head, unit_points(metric, features))
+        logits = head_logits(self.head, self.settings.head_rate * unit_points(metric, features))
         return cross_entropy(logits.masked_fill(~constraints.filled, -math.inf), constraints.targets)
 
     @torch.no_grad()

@@ -204,6 +204,43 @@ def test_loss_is_the_surprise_at_the_cluster_among_those_that_have_examples() ->
     assert method.head.weight.grad[[0, 2, 4]].abs().sum(1).min() > 0
 
 
+def after_a_step(rate: float) -> tuple[Tensor, Tensor]:
+    """Logits of a head at the start of an epoch, and their change by a step of Adam with the encoder fixed."""
+    method = prepared(head_rate=rate).double()
+    torch.manual_seed(0)
+    method.begin_epoch(1)
+    optimizer = torch.optim.Adam(method.parameters(), lr=1e-6)
+    features, whole = unit_features(randn(60, WIDTH)), of_sizes([12] * 5)
+
+    def logits() -> Tensor:
+        return SHARPNESS * rate * features @ method.head.weight.detach().T
+
+    method.loss(EUCLID, features, whole).backward()
+    before = logits()
+    optimizer.step()
+    return before, logits() - before
+
+
+def test_the_rate_of_the_head_is_how_much_faster_its_logits_change_from_the_same_start() -> None:
+    (start, change), (same, faster) = after_a_step(1.0), after_a_step(10.0)
+    assert start.abs().max() > 0.1
+    assert torch.allclose(start, same)
+    assert torch.allclose(10.0 * change, faster, rtol=1e-3)
+
+
+def test_views_are_as_strong_as_asked_for() -> None:
+    """Dropped entries of a vector become the mean of their column: only strong views have them."""
+    inputs = torch.randn(60, 4, generator=seeded())
+    means = {}
+    for strength in ("weak", "strong"):
+        method = DeepCluster(DeepClusterSettings(clusters=5, views=strength))
+        method.prepare(inputs, torch.full((60,), -1), WIDTH, seeded())
+        torch.manual_seed(0)
+        means[strength] = float((method.views(inputs) - inputs).square().mean())
+    assert 0.0 < means["weak"] < 0.01
+    assert means["strong"] > 0.05
+
+
 def test_names_of_clusters_do_not_matter() -> None:
     """With the rows of the head renamed alike the loss is the same; rows are drawn alike, so the mean over heads is."""
     method = prepared().double().eval()
@@ -377,7 +414,13 @@ def test_training_without_labels_raises_recall() -> None:
 
 @pytest.mark.parametrize(
     ("values", "word"),
-    [({"clusters": 1}, "clusters"), ({"pca": 0}, "pca"), ({"augmentation": "magic"}, "augmentation")],
+    [
+        ({"clusters": 1}, "clusters"),
+        ({"pca": 0}, "pca"),
+        ({"augmentation": "magic"}, "augmentation"),
+        ({"views": "none"}, "views"),
+        ({"head_rate": 0.0}, "head_rate"),
+    ],
 )
 def test_impossible_settings_are_refused(values: dict, word: str) -> None:
     with pytest.raises(InputError, match=word):
