@@ -1,14 +1,19 @@
-"""New examples through the model of a run, however many: embeddings that can be interrupted, labels, neighbours."""
+"""New examples through the model of a run, however many: embeddings that can be interrupted, and labels."""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
+import glob
 import hashlib
 import io
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,16 +21,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from semimetric.data import Collection
-from semimetric.errors import InputError
-from semimetric.files import read_json, read_tensors, write_atomically, write_json, write_tensors, write_text
-from semimetric.runs import Loaded, read_kept, samples_of, subset
+from semimetric.data import Collection, read_collection
+from semimetric.data.own_tables import TABLE_SUFFIXES
+from semimetric.errors import InputError, RunError
+from semimetric.files import (
+    clear_leftovers,
+    read_json,
+    read_tensors,
+    write_atomically,
+    write_json,
+    write_tensors,
+    write_text,
+)
+from semimetric.own import Kind
+from semimetric.runs import Loaded, digest_of, read_kept, samples_of, subset
 from semimetric.training import Progress, Silent
 
 CHUNK = 512
 """Examples that are read and embedded at a time."""
 
 SUFFIXES = (".npy", ".npz", ".csv")
+
+SAME_KIND = (("photographs", "photographs"), ("vectors", "vectors"), ("images", "vectors"))
+WANTED = {
+    "photographs": "photographs, or a folder of them",
+    "vectors": "a table (.csv, .tsv, .npz, .npy, .parquet)",
+    "images": "a table (.npy, ...) with the values of an image in each row",
+}
+"""What a run was trained on with what may be given to it, and how to say so."""
 
 
 @dataclass(frozen=True)
@@ -37,28 +60,64 @@ class Embedded:
     skipped: dict[str, str]
 
 
+def new_examples(
+    loaded: Loaded, source: Path, label_column: str | None = None, id_column: str | None = None
+) -> Collection:
+    """New examples for a run, from a folder or table.
+
+    Where the columns of labels and of names had to be named for the run, they are known for new tables that have them.
+    """
+    if source.is_dir() or source.suffix.lower() in TABLE_SUFFIXES:
+        check_kind(loaded, "photographs" if source.is_dir() else "vectors")
+    known = loaded.examples
+    labels = (label_column,) if label_column else (known.label_column or None, None)
+    names = (id_column,) if id_column else (known.id_column or None, None)
+    return check_fits(loaded, _read_by(source, list(dict.fromkeys(product(labels, names)))))
+
+
+def _read_by(source: Path, columns: list[tuple[str | None, str | None]]) -> Collection:
+    """The examples by the first columns of labels and names that a table has; what is wrong is told of the last."""
+    for label, name in columns[:-1]:
+        with suppress(InputError):
+            return read_collection(source, label_column=label, id_column=name)
+    label, name = columns[-1]
+    return read_collection(source, label_column=label, id_column=name)
+
+
 def check_fits(loaded: Loaded, collection: Collection) -> Collection:
     """The collection with the columns that the run was trained on, in their order; another kind is refused."""
-    built, columns = loaded.estimator.learned_.built, loaded.examples.columns
-    kind = "photographs" if collection.paths is not None else "vectors"
-    if kind != built.kind:
-        raise InputError(f"the run was trained on {built.kind}, and these are {kind}. Give the same kind of data.")
+    built = loaded.estimator.learned_.built
+    check_kind(loaded, "photographs" if collection.paths is not None else "vectors")
     if collection.features is None:
         return collection
-    if columns and collection.columns:
-        lost = [name for name in columns if name not in collection.columns]
-        if lost:
-            raise InputError(f"the table lacks the column {lost[0]!r}, which the run was trained on. Add it.")
-        places = [collection.columns.index(name) for name in columns]
-        return Collection(
-            collection.names, collection.labels, None, collection.features[:, places], columns, collection.skipped
-        )
-    if tuple(collection.features.shape[1:]) != built.shape:
+    features = _columns_of_run(loaded, collection, collection.features)
+    if features.shape[1] != prod(built.shape):
         raise InputError(
-            f"the run was trained on {built.shape[0]} features, and these have {collection.features.shape[1]}. Give "
-            "the same features in the same order."
+            f"the run was trained on {prod(built.shape)} features, and these have {features.shape[1]}. Give the same "
+            "features in the same order."
         )
-    return collection
+    return dataclasses.replace(
+        collection, features=features.reshape(-1, *built.shape), columns=loaded.examples.columns or collection.columns
+    )
+
+
+def check_kind(loaded: Loaded, kind: Kind) -> None:
+    """Refuse another kind of data than the run was trained on; images may come as rows of a table."""
+    trained = loaded.estimator.learned_.built.kind
+    if (trained, kind) not in SAME_KIND:
+        raise InputError(f"the run was trained on {trained}, and these are {kind}. Give {WANTED[trained]}.")
+
+
+def _columns_of_run(loaded: Loaded, collection: Collection, features: Tensor) -> Tensor:
+    """The features by the names that the run has for them, where both have names."""
+    wanted = loaded.examples.columns
+    if not wanted or not collection.columns:
+        return features
+    lost = [name for name in wanted if name not in collection.columns]
+    if lost:
+        more = f" and {len(lost) - 1} others" if len(lost) > 1 else ""
+        raise InputError(f"the table lacks the column {lost[0]!r}{more}, which the run was trained on. Add it.")
+    return features[:, [collection.columns.index(name) for name in wanted]]
 
 
 def embed_chunks(loaded: Loaded, collection: Collection, progress: Progress | None = None) -> Iterator[Embedded]:
@@ -72,8 +131,7 @@ def embed_some(loaded: Loaded, collection: Collection, rows: range, progress: Pr
     progress = progress or Silent()
     progress.stage("embedding", rows.start, len(collection))
     model = loaded.estimator.learned_.model
-    part = subset(collection, list(rows), {})
-    part = Collection(part.names, part.labels, part.paths, part.features, part.columns, {})
+    part = dataclasses.replace(subset(collection, list(rows), {}), skipped={})
     kept, inputs = read_kept(part, samples_of(part), model.sight, model.device, Silent())
     if len(kept) == 0:
         return Embedded((), torch.empty(0, model.metric.factor.shape[1]).double(), kept.skipped)
@@ -81,56 +139,89 @@ def embed_some(loaded: Loaded, collection: Collection, rows: range, progress: Pr
 
 
 def embed_to(loaded: Loaded, collection: Collection, out: Path, progress: Progress | None = None) -> Embedded:
-    """Embed a collection and write names and embeddings to ``out``: .npy (names in a .json beside it), .npz or .csv.
+    """Embed a collection and write names and embeddings to ``out``: .npy (names in ``out`` + ".json"), .npz or .csv.
 
     Interrupted, the same call continues: what is done lies in ``out`` + ".parts" until all is.
     """
-    if out.suffix not in SUFFIXES:
-        raise InputError(f"--out must end in {', '.join(SUFFIXES)}, got {out.name!r}.")
-    if not out.parent.is_dir():
-        raise InputError(f"--out {str(out)!r} cannot be written: there is no folder {str(out.parent)!r}. Make it.")
-    parts = _parts(loaded, collection, out)
+    check_out(out, SUFFIXES)
+    with _writing(out):
+        parts = _parts(loaded, collection, out)
     pieces = []
     for number, start in enumerate(range(0, len(collection), CHUNK)):
         path = parts / f"{number:06d}.safetensors"
         if not path.exists():
             rows = range(start, min(start + CHUNK, len(collection)))
             found = embed_some(loaded, collection, rows, progress)
-            write_tensors(path, {"embeddings": found.embeddings}, {"names": found.names, "skipped": found.skipped})
+            state = {"names": found.names, "skipped": found.skipped}
+            with _writing(out):
+                write_tensors(path, {"embeddings": found.embeddings}, state)
         tensors, state = read_tensors(path)
         pieces.append(Embedded(tuple(state["names"]), tensors["embeddings"], state["skipped"]))
-    embedded = together(pieces)
-    _write(embedded, out)
-    shutil.rmtree(parts)
+    embedded = together(pieces, collection.skipped)
+    with _writing(out):
+        if embedded.names:
+            _write(embedded, out)
+        clear_leftovers(out.parent, f"{glob.escape(out.name)}*")
+        shutil.rmtree(parts)
+    check_any(embedded)
     return embedded
+
+
+def check_out(out: Path, suffixes: tuple[str, ...]) -> None:
+    """Refuse a file that could not be written, before anything is computed for it."""
+    if out.suffix not in suffixes:
+        raise InputError(f"--out must end in {' or '.join(suffixes)}, got {out.name!r}.")
+    if not out.parent.is_dir():
+        raise InputError(f"--out {str(out)!r} cannot be written: there is no folder {str(out.parent)!r}. Make it.")
+    if out.is_dir():
+        raise InputError(f"--out {str(out)!r} is a folder. Name a file.")
+
+
+def check_any(embedded: Embedded) -> None:
+    """Refuse examples none of which could be read."""
+    if not embedded.names:
+        name, reason = next(iter(embedded.skipped.items()))
+        raise InputError(
+            f"none of {len(embedded.skipped)} examples can be read, so that nothing is written; the first, {name}: "
+            f"{reason}."
+        )
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """Say of a full or locked disk which file could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{out} cannot be written: {error}. Make room, or choose another --out.") from error
 
 
 def _parts(loaded: Loaded, collection: Collection, out: Path) -> Path:
     """The folder of what is done already; one of another run or other examples is refused."""
     folder = out.with_name(out.name + ".parts")
-    digest = hashlib.sha256(repr(collection.names).encode())
+    digest = hashlib.sha256(f"{CHUNK} {digest_of(collection)}".encode())
     digest.update(loaded.estimator.learned_.embeddings.contiguous().numpy().tobytes())
-    if collection.features is not None:
-        digest.update(collection.features.contiguous().numpy().tobytes())
     origin = {"of": digest.hexdigest()}
-    if folder.exists() and (folder / "origin.json").exists():
+    if (folder / "origin.json").exists():
         if read_json(folder / "origin.json") != origin:
             raise InputError(
                 f"{folder} holds what was interrupted of another run or of other examples. Remove it, or choose "
                 "another --out."
             )
         return folder
-    folder.mkdir(exist_ok=True)
+    if folder.exists():
+        shutil.rmtree(folder)  # what is left of one that was being removed
+    folder.mkdir()
     write_json(folder / "origin.json", origin)
     return folder
 
 
-def together(pieces: list[Embedded]) -> Embedded:
-    """Several pieces as one."""
+def together(pieces: list[Embedded], skipped: dict[str, str]) -> Embedded:
+    """Several pieces as one, with what was ``skipped`` before."""
     return Embedded(
         tuple(name for piece in pieces for name in piece.names),
         torch.cat([piece.embeddings for piece in pieces]),
-        {name: reason for piece in pieces for name, reason in piece.skipped.items()},
+        skipped | {name: reason for piece in pieces for name, reason in piece.skipped.items()},
     )
 
 
@@ -138,7 +229,7 @@ def _write(embedded: Embedded, out: Path) -> None:
     values = embedded.embeddings.float().numpy()
     if out.suffix == ".csv":
         header = ["name", *(f"e{column}" for column in range(values.shape[1]))]
-        rows = ([name, *row] for name, row in zip(embedded.names, values.tolist(), strict=True))
+        rows = ([name, *map(str, row)] for name, row in zip(embedded.names, values, strict=True))
         write_table(out, header, rows)
     elif out.suffix == ".npz":
         names = np.array(embedded.names, dtype=str)
@@ -147,7 +238,7 @@ def _write(embedded: Embedded, out: Path) -> None:
         )
     else:
         listed = {"names": embedded.names, "skipped": embedded.skipped}
-        write_text(out.with_suffix(".json"), json.dumps(listed) + "\n")
+        write_text(out.with_name(out.name + ".json"), json.dumps(listed) + "\n")
         write_atomically(out, lambda temporary: _save(temporary, lambda file: np.save(file, values)))
 
 
@@ -156,7 +247,7 @@ def _save(path: Path, save: Callable[[BinaryIO], None]) -> None:
         save(file)
 
 
-def write_table(out: Path, header: list[str], rows: Iterable[list[object]]) -> None:
+def write_table(out: Path, header: list[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a CSV file atomically."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -167,17 +258,20 @@ def write_table(out: Path, header: list[str], rows: Iterable[list[object]]) -> N
 
 def predict_to(loaded: Loaded, collection: Collection, out: Path, progress: Progress | None = None) -> Embedded:
     """Name a collection and write name, label and probability of each example to a CSV file."""
-    if out.suffix != ".csv":
-        raise InputError(f"--out must end in .csv, got {out.name!r}.")
+    check_out(out, (".csv",))
     learned, classes = loaded.estimator.learned_, loaded.examples.classes
+    learned.check_named()
     rows: list[list[object]] = []
     pieces = []
     for piece in embed_chunks(loaded, collection, progress):
-        shares = learned.name(piece.embeddings) if piece.names else torch.empty(0, len(classes))
-        best = shares.max(1) if len(shares) else None
-        if best is not None:
+        if piece.names:
+            best = learned.name(piece.embeddings).max(1)
             named = zip(piece.names, best.indices.tolist(), best.values.tolist(), strict=True)
             rows += [[name, classes[number], round(value, 6)] for name, number, value in named]
         pieces.append(piece)
-    write_table(out, ["name", "label", "probability"], rows)
-    return together(pieces)
+    embedded = together(pieces, collection.skipped)
+    check_any(embedded)
+    with _writing(out):
+        write_table(out, ["name", "label", "probability"], rows)
+        clear_leftovers(out.parent, glob.escape(out.name))
+    return embedded

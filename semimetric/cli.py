@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from rich.table import Table
 import semimetric
 from semimetric.commands import runs
 from semimetric.commands.console import AsJson, DataDir, Device, print_json, stderr, stdout
-from semimetric.commands.own import fit_own, own_estimator, own_task
+from semimetric.commands.own import fit_own, own_estimator, refuse_of_benchmarks
 from semimetric.errors import InputError, SemimetricError
 from semimetric.experiment import evaluate_run, plan, run_experiment
 from semimetric.methods import METHODS
@@ -25,7 +26,7 @@ from semimetric.presets import preset_names
 from semimetric.protocol import ProtocolSettings
 from semimetric.reporting.progress import RichProgress
 from semimetric.reporting.tables import score_table
-from semimetric.training import PretrainSettings, TrainingSettings, choose_device
+from semimetric.training import PretrainSettings, Run, TrainingSettings
 
 app = typer.Typer(
     help="Semi-supervised deep metric learning: an embedding from a few labels and many unlabelled examples.",
@@ -38,6 +39,10 @@ app.add_typer(datasets_app, name="datasets")
 for _command in (runs.embed, runs.predict, runs.search, runs.index, runs.suggest, runs.export):
     app.command()(_command)
 
+Dataset = Annotated[
+    str | None,
+    typer.Option(help="Benchmark dataset; 'semimetric datasets' lists them. (Default digits.)", show_default=False),
+]
 Labels = Annotated[
     Path | None,
     typer.Option(help="CSV file with the labels of photographs, columns path and label.", rich_help_panel="Own data"),
@@ -50,6 +55,9 @@ IdColumn = Annotated[
 ]
 FineTune = Annotated[
     bool, typer.Option("--fine-tune", help="Train the pretrained network itself.", rich_help_panel="Own data")
+]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="CPU threads of torch; on a busy machine 1 can be several times faster.")
 ]
 
 _FIT_OPTIONS = settings_options(
@@ -76,7 +84,7 @@ def fit(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the run; new or empty, unless --resume.")
     ] = None,
-    dataset: Annotated[str, typer.Option(help="Benchmark dataset; 'semimetric datasets' lists them.")] = "digits",
+    dataset: Dataset = None,
     method: Annotated[str, typer.Option(help="Method; 'semimetric methods' lists them.")] = "consensus",
     preset: Annotated[str, typer.Option(help=f"Settings to start from: {', '.join(preset_names())}.")] = "default",
     labels: Labels = None,
@@ -85,9 +93,7 @@ def fit(
     fine_tune: FineTune = False,
     seed: Annotated[int, typer.Option(help="Seed of split, weights, partitions and batches.")] = 0,
     device: Device = "auto",
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads of torch; on a busy machine 1 can be several times faster.")
-    ] = None,
+    threads: Threads = None,
     data_dir: DataDir = None,
     resume: Annotated[
         bool, typer.Option(help="Continue the run in --out where it stopped; where there is none, start it.")
@@ -103,11 +109,13 @@ def fit(
         torch.set_num_threads(threads)
     given = {name: value for name, value in settings.items() if value is not None}
     if data is not None:
+        other = None if preset == "default" else preset
+        refuse_of_benchmarks(dataset=dataset, preset=other, data_dir=data_dir, show_settings=show_settings)
         estimator = own_estimator(method, seed, device, fine_tune, given)
         fit_own(estimator, data, _named(out), labels, label_column, id_column, resume, as_json)
         return
-    if labels or label_column or id_column or fine_tune:
-        raise InputError("--labels, --label-column, --id-column and --fine-tune are for data of your own. Name it.")
+    _refuse_of_own_data(labels, label_column, id_column, fine_tune)
+    dataset = dataset or "digits"
     experiment = plan(dataset, method, seed, preset, **given)
     if show_settings:
         sys.stdout.write(json.dumps(experiment.config(), indent=2) + "\n")
@@ -138,6 +146,14 @@ def fit(
         raise typer.Exit(130)
 
 
+def _refuse_of_own_data(labels: Path | None, label_column: str | None, id_column: str | None, fine_tune: bool) -> None:
+    if labels or label_column or id_column or fine_tune:
+        raise InputError(
+            "--labels, --label-column, --id-column and --fine-tune are for data of your own. Name its folder or table, "
+            "or leave them out."
+        )
+
+
 def _named(out: Path | None) -> Path:
     if out is None:
         raise InputError("--out is missing: name a folder for the run.")
@@ -153,8 +169,8 @@ def tune(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the study; one that is there is continued.")
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Trials in all.")] = 30,
-    dataset: Annotated[str, typer.Option(help="Benchmark dataset; 'semimetric datasets' lists them.")] = "digits",
+    trials: Annotated[int, typer.Option(min=1, help="Finished trials in all, those of before among them.")] = 30,
+    dataset: Dataset = None,
     method: Annotated[str, typer.Option(help="Method; 'semimetric methods' lists them.")] = "consensus",
     labels: Labels = None,
     label_column: LabelColumn = None,
@@ -162,39 +178,25 @@ def tune(
     fine_tune: FineTune = False,
     seed: Annotated[int, typer.Option(help="Seed of the study, and of every trial.")] = 0,
     device: Device = "auto",
+    threads: Threads = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
     **settings: Any,
 ) -> None:
-    """Choose settings on validation data; those that are given stay as they are."""
-    from semimetric.tuning import benchmark_trial, own_trial
-    from semimetric.tuning import tune as search_settings
+    """Choose settings on validation data; those that are given stay as they are. Interrupted, the study continues."""
+    from semimetric.commands.tune import Asked, tune_benchmark, tune_own
 
+    if threads is not None:
+        torch.set_num_threads(threads)
     given = {name: value for name, value in settings.items() if value is not None}
-    where, folder = choose_device(device), _named(out)
-    about = {"data": dataset if data is None else str(data), "seed": seed, "given": given}
+    asked = Asked(method, seed, device, given, _named(out), trials, as_json)
     if data is None:
-        trial = benchmark_trial(dataset, method, seed, data_dir, where, **given)
+        _refuse_of_own_data(labels, label_column, id_column, fine_tune)
+        tune_benchmark(asked, dataset or "digits", data_dir)
     else:
-        estimator = own_estimator(method, seed, device, fine_tune, given)
-        trial = own_trial(own_task(estimator, data, labels, label_column, id_column), where)
-    best = search_settings(method, folder, trials, trial, about, seed)
-    if as_json:
-        print_json(best)
-        return
-    flags = " ".join(_flag(name, value) for name, value in best["settings"].items())
-    stdout.print(
-        f"best of {best['complete']} complete trials ({best['trials']} in all): validation score {best['score']:.4f}\n"
-        f"fit with: --method {method} {flags}",
-        highlight=False,
-    )
-
-
-def _flag(name: str, value: Any) -> str:
-    flag = "--" + name.replace("_", "-")
-    if isinstance(value, bool):
-        return flag if value else f"--no-{flag[2:]}"
-    return f"{flag} {value:.4g}" if isinstance(value, float) else f"{flag} {value}"
+        refuse_of_benchmarks(dataset=dataset, data_dir=data_dir)
+        options = {"labels": labels, "label_column": label_column, "id_column": id_column}
+        tune_own(asked, data, options, fine_tune)
 
 
 def _print_outcome(outcome: dict[str, Any], as_json: bool) -> None:
@@ -248,6 +250,8 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Score the best model of a run on the test set of its dataset."""
+    if "dataset" not in Run.open(run).config():
+        raise InputError(f"{run} is of data of your own, which has no test set to score. Use 'semimetric predict'.")
     progress = RichProgress(stderr)
     try:
         outcome = evaluate_run(run, data_dir, device, components, progress)
@@ -351,6 +355,9 @@ def _root(
 
 def main() -> None:
     """Run the command line; errors raised on purpose are one sentence, without a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file name may be no text
     try:
         app()
     except SemimetricError as error:

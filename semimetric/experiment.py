@@ -32,7 +32,7 @@ from semimetric.errors import InputError, RunError
 from semimetric.evaluation import evaluate
 from semimetric.methods import METHODS, build_method, method_names
 from semimetric.metric import Metric
-from semimetric.own import Built, Learned, Model, Sight, named_by
+from semimetric.own import Built, Kind, Learned, Model, Sight, named_by
 from semimetric.own.folder import Examples, versions, write_learned
 from semimetric.presets import preset_values
 from semimetric.protocol import ProtocolSettings
@@ -283,19 +283,14 @@ def keep_learned(
 ) -> None:
     """Write what ``semimetric.load`` needs: what the model is built of, and the examples with their embeddings."""
     protocol, inputs = experiment.protocol, prepared.data.inputs
+    shape = tuple(inputs.shape[1:])  # of descriptors, where images have been described
     side = photograph_side(experiment.dataset, protocol.side)
     sight = Sight(side, protocol.fit, backbone_of(experiment, side)) if side else None
-    built = Built(
-        "photographs" if side else "images",
-        () if side else tuple(inputs.shape[1:]),
-        tuple(inputs.shape[1:]),
-        protocol.preprocess,
-        protocol.encoder,
-        backbone=protocol.backbone,
-        side=side,
-    )
+    kind: Kind = "photographs" if side else "images" if len(shape) == 3 else "vectors"
+    network = (protocol.preprocess, protocol.encoder, "", protocol.backbone if side else "", side, protocol.fit)
+    built = Built(kind, () if side else shape, shape, *network)
     model = Model(prepared.preprocess, result.encoder, result.metric, sight)
-    embeddings = result.metric.transform(encode(result.encoder, inputs)).cpu().double()
+    embeddings = model.embed_scaled(inputs)
     labels = prepared.data.labels.cpu()
     learned = Learned(model, built, embeddings, labels, named_by(trainer, embeddings, labels))
     names = tuple(f"train {row}" for row in prepared.rows.tolist())

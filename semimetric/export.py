@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 import semimetric
-from semimetric.bulk import check_fits
+from semimetric.bulk import new_examples
 from semimetric.checks import as_tensor, check_finite, check_not_negative
-from semimetric.data import Preprocess, apply_in_chunks, build_preprocess, read_collection
+from semimetric.data import Preprocess, apply_in_chunks, build_preprocess
 from semimetric.encoders import RMAC, encode, features_of, output_width
 from semimetric.errors import InputError, RunError
 from semimetric.files import write_atomically
@@ -301,7 +301,7 @@ class Described(nn.Module):
 def export_run(loaded: Loaded, out: Path, check: Path | None = None, tolerance: float = 1e-4) -> dict[str, Any]:
     """The model of a run as one ONNX file, checked on the run's own examples or on those in ``check``."""
     model = loaded.estimator.learned_.model
-    examples = _some_inputs(loaded, check or Path(loaded.examples.source))
+    examples = _some_inputs(loaded, str(check or loaded.examples.source))
     preprocess, encoder = model.preprocess, model.encoder
     if model.sight is not None and model.sight.network is not None:
         assert encoder is not None
@@ -309,14 +309,15 @@ def export_run(loaded: Loaded, out: Path, check: Path | None = None, tolerance: 
     return export_onnx(preprocess, encoder, model.metric, examples, out, tolerance) | {"out": str(out)}
 
 
-def _some_inputs(loaded: Loaded, source: Path) -> Tensor:
+def _some_inputs(loaded: Loaded, source: str) -> Tensor:
     """The first examples of a folder or table, as the graph is to take them."""
-    if not source.exists():
+    if not source or not Path(source).exists():
+        where = f"are not in {source!r}" if source else "were never in a folder or table"
         raise InputError(
-            f"the examples of the run, {str(source)!r}, are not there any more, and an export is checked on examples. "
-            "Name some with --check."
+            f"an export is checked on examples, and those of the run {where}. Name a folder or table of some with "
+            "--check."
         )
-    found = check_fits(loaded, read_collection(source))
+    found = new_examples(loaded, Path(source))
     sight = loaded.estimator.learned_.model.sight
     if found.paths is None or sight is None:
         assert found.features is not None

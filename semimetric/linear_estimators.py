@@ -45,9 +45,12 @@ class LinearEstimator(MetricEstimator):
             seed_of(random_state),
             shape=samples.shape(),
         )
-        learned = learn(task, choose_device("cpu"))
-        self.components_ = learned.model.metric.factor.T.numpy()
-        return learned
+        return learn(task, choose_device("cpu"))
+
+    def adopt(self, learned: Learned, classes: Any) -> None:
+        """Become the estimator that has learned this."""
+        super().adopt(learned, classes)
+        self.components_ = learned.model.metric.factor.T.cpu().numpy()
 
 
 class LRML(LinearEstimator):

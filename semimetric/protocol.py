@@ -43,8 +43,8 @@ class ProtocolSettings:
         check_choice(self.fit, ("crop", "squash"), "fit")
         if self.backbone and not takes_photographs(self.backbone):
             raise InputError(
-                f"backbone {self.backbone!r} is no pretrained network. Use googlenet, googlenet-rmac, timm:NAME or "
-                "torchvision:NAME, or train it as the encoder."
+                f"backbone {self.backbone!r} is no pretrained network. Use googlenet, googlenet-rmac, timm:NAME, "
+                "torchvision:NAME or transformers:ORG/NAME, or train it as the encoder."
             )
         if self.descriptors and not self.backbone:
             raise InputError("descriptors are those of a backbone, and there is none. Name one, or leave it out.")

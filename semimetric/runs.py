@@ -5,20 +5,25 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import warnings
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 import semimetric
 from semimetric.data import Collection, labels_as_numbers
+from semimetric.data.images import check_photo_options
 from semimetric.errors import InputError, RunError
 from semimetric.estimator import MetricEstimator, SemiMetric, seed_of
+from semimetric.files import sha256_of
 from semimetric.linear_estimators import APIT, APLLR, ISDML, LRML, SERAPH
-from semimetric.own import Samples, choose, learn, photographs, vectors
+from semimetric.methods import METHODS
+from semimetric.own import Choice, Kind, Samples, Sight, choose, encoder_for, learn, photographs, settings_for, vectors
 from semimetric.own.folder import Examples, read_learned, version_differences, versions, write_learned
 from semimetric.training import Progress, Run, Silent, choose_device
 
@@ -45,11 +50,12 @@ def save(estimator: MetricEstimator, path: Path | str, names: Any = None) -> Non
 
     ``names`` (N,) are those of its examples, their numbers unless given.
     """
+    check_is_fitted(estimator)
     learned = estimator.learned_
     names = tuple(str(name) for name in (range(len(learned.labels)) if names is None else names))
     if len(names) != len(learned.labels):
         raise InputError(f"names must be of the {len(learned.labels)} examples of fit, got {len(names)}.")
-    run = Run.create(Path(path), _config(estimator, {"examples": len(names)}))
+    run = Run.create(Path(path), _config(estimator) | {"data": {"examples": len(names)}})
     write_learned(run, learned, Examples(names, "", tuple(estimator.classes_)))
     run.write("result.json", dict(learned.facts))
 
@@ -71,9 +77,10 @@ def open_run(path: Path, encoder: nn.Module | None = None, device: str = "auto")
     run = Run.open(path)
     config = run.config()
     name, params = config.get("estimator", "SemiMetric"), config.get("params", {"method": config.get("method")})
-    if name not in ESTIMATORS:
+    if str(name) not in ESTIMATORS or not isinstance(params, dict):
         raise RunError(
-            f"{path} is of an estimator {name!r} that this version ({semimetric.__version__}) does not know."
+            f"{path} is of an estimator {name!r} that this version ({semimetric.__version__}) does not know. Load it "
+            f"with the version that wrote it ({config.get('version', 'unknown')})."
         )
     learned, examples = read_learned(run, choose_device(device), encoder)
     if encoder is not None:
@@ -82,21 +89,20 @@ def open_run(path: Path, encoder: nn.Module | None = None, device: str = "auto")
         estimator = ESTIMATORS[name](**params)
     except TypeError as error:
         raise RunError(
-            f"{path} has settings that this version ({semimetric.__version__}) does not know: {error}."
+            f"{path} has settings that this version ({semimetric.__version__}) does not know: {error}. Train it again."
         ) from error
     estimator.n_features_in_ = prod(learned.built.shape)
     estimator.adopt(learned, np.asarray(examples.classes))
     return Loaded(estimator, examples, version_differences(config.get("versions")))
 
 
-def _config(estimator: MetricEstimator, data: dict[str, Any]) -> dict[str, Any]:
+def _config(estimator: MetricEstimator) -> dict[str, Any]:
     params = estimator.get_params(deep=False)
     return {
         "version": semimetric.__version__,
         "versions": versions(),
         "estimator": type(estimator).__name__,
         "params": {name: _as_json(value) for name, value in params.items()},
-        "data": data,
     }
 
 
@@ -106,7 +112,11 @@ def _as_json(value: Any) -> Any:
         return value.item()
     if isinstance(value, Path):
         return str(value)
-    if value is None or isinstance(value, str | int | float | bool | dict | list):
+    if isinstance(value, dict):
+        return {str(name): _as_json(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(entry) for entry in value]
+    if value is None or isinstance(value, str | int | float | bool):
         return value
     return "auto" if isinstance(value, nn.Module) else None
 
@@ -118,37 +128,107 @@ def fit_collection(
     out: Path,
     resume: bool = False,
     progress: Progress | None = None,
+    read: Callable[[Collection], None] | None = None,
+    columns: tuple[str | None, str | None] = (None, None),
 ) -> dict[str, Any]:
     """Learn from a collection, writing to the run folder ``out``; with ``resume`` continue what is there.
 
-    Photographs that cannot be decoded are left out, and named in the outcome.
+    Photographs that cannot be decoded are left out, and named in the outcome; ``read`` is told what remains before
+    anything is trained. ``columns`` are those of labels and of names that the user named of a table: new examples may
+    have them as well.
     """
     progress = progress or Silent()
     device = choose_device(estimator.device)
     seed = seed_of(estimator.random_state)
     samples = samples_of(collection)
     choice = choose(samples.kind, samples.shape(), estimator.method, estimator.wishes(), device)
+    if not resume:
+        Run.check_free(out)
+    _check_early(estimator, collection, choice, seed)
     if choice.why:
         progress.warn(choice.why)
     sight = choice.sight(seed)
     kept, inputs = read_kept(collection, samples, sight, device, progress)
-    if len(kept) < 2:
-        raise InputError(f"of {len(collection)} examples {len(kept)} can be read, and there is nothing to compare.")
+    if read is not None:
+        read(kept)
+    _check_enough(estimator.method, kept)
     labels, classes = labels_as_numbers(kept.labels)
     task = estimator.task(samples, inputs, labels, choice, sight, seed)
-    config = _config(estimator, {"source": source.name, "digest": _digest(kept), "examples": len(kept)})
+    config = _config(estimator) | _origin(kept, source, choice)
 
     def start() -> Run:
-        return (Run.resume if resume else Run.create)(out, config)
+        if not resume:
+            return Run.create(out, config)
+        _check_same_data(out, config)
+        return Run.resume(out, config)
 
     learned = learn(task, device, start, progress)
     run = Run.open(out)
-    examples = Examples(kept.names, str(source.resolve()), classes, kept.columns)
+    named = columns if kept.features is not None else (None, None)
+    examples = Examples(kept.names, str(source.resolve()), classes, kept.columns, *(name or "" for name in named))
     outcome = learned.facts | {"found": kept.as_dict(), "method": estimator.method, "run": str(out)}
     outcome |= {"components": learned.embeddings.shape[1], "device": device.type, "seed": seed}
     write_learned(run, learned, examples)
     run.write("result.json", outcome)
     return outcome
+
+
+def _check_early(estimator: SemiMetric, collection: Collection, choice: Choice, seed: int) -> None:
+    """Refuse what can be told to be wrong before thousands of photographs are read for nothing."""
+    _check_enough(estimator.method, collection)
+    if choice.side:
+        check_photo_options(choice.side, "crop", workers=None)
+    if choice.side and not choice.backbone:
+        encoder_for(choice, (3, choice.side, choice.side), seed)
+    changes = dict(estimator.settings or {}) | ({} if estimator.epochs is None else {"epochs": estimator.epochs})
+    kind: Kind = "photographs" if collection.paths is not None else "vectors"
+    linear = choice.encoder == "none"
+    settings_for(estimator.method, kind, labels_as_numbers(collection.labels)[0], changes, linear)
+
+
+def _check_enough(method: str, collection: Collection) -> None:
+    """Refuse examples that are too few, or without the labels that the method learns from."""
+    what = "photograph" if collection.paths is not None else "row"
+    if len(collection) < 2:
+        skipped = f"; {len(collection.skipped)} were skipped" if collection.skipped else ""
+        raise InputError(
+            f"there must be at least 2 {what}s to compare, and {len(collection)} can be used{skipped}. Add some."
+        )
+    if not METHODS[method].needs.labels:
+        return
+    if not collection.classes:
+        how = "Put those of a class into a sub-folder with its name, or list them with --labels FILE"
+        how = how if what == "photograph" else "Fill in the column of labels for some, and name it with --label-column"
+        raise InputError(
+            f"no {what} has a label, and method {method!r} learns from labels. {how}; or take a method that needs "
+            "none: --method instance."
+        )
+    if len(collection.classes) == 1:
+        raise InputError(
+            f"all labels are {collection.classes[0]!r}, and method {method!r} learns from at least 2 classes. Label "
+            "some examples of another class, or take a method that needs no labels: --method instance."
+        )
+
+
+def _origin(collection: Collection, source: Path, choice: Choice) -> dict[str, Any]:
+    """What a run is continued on alone: the same data, and the same network, which may depend on the device."""
+    encoder = choice.encoder if isinstance(choice.encoder, str) else type(choice.encoder).__qualname__
+    network = {"encoder": encoder, "backbone": choice.backbone, "side": choice.side, "preprocess": choice.preprocess}
+    weights = None if choice.weights is None else sha256_of(choice.weights)
+    data = {"source": source.resolve().name, "digest": digest_of(collection), "examples": len(collection)}
+    return {"data": data, "network": network | {"weights_sha256": weights}}
+
+
+def _check_same_data(out: Path, config: dict[str, Any]) -> None:
+    if not (out / "config.json").is_file():
+        return
+    before = Run.open(out).config().get("data")
+    if isinstance(before, dict) and before.get("digest", "") != config["data"]["digest"]:
+        raise RunError(
+            f"{out} was started with other data: {before.get('examples', 'some')} examples were used then, and now "
+            f"{config['data']['examples']}, or their names, labels or contents differ. Resume with the same data, or "
+            "choose another --out."
+        )
 
 
 def samples_of(collection: Collection) -> Samples:
@@ -157,11 +237,12 @@ def samples_of(collection: Collection) -> Samples:
 
 
 def read_kept(
-    collection: Collection, samples: Samples, sight: Any, device: torch.device, progress: Progress
+    collection: Collection, samples: Samples, sight: Sight | None, device: torch.device, progress: Progress
 ) -> tuple[Collection, Tensor]:
     """The collection without what cannot be decoded, and its examples as numbers (n, ...)."""
     if samples.kind == "vectors":
-        return collection, samples.tensor
+        return collection, samples.tensor if sight is None else sight.describe(samples.tensor, device)
+    assert sight is not None
     count = len(samples)
     rows, inputs, skipped = sight.read(
         samples.paths, device, advance=lambda done: progress.stage("reading photographs", done, count)
@@ -183,8 +264,8 @@ def subset(collection: Collection, rows: list[int], skipped: dict[str, str]) -> 
     )
 
 
-def _digest(collection: Collection) -> str:
-    """Of names, labels and features, or of the sizes of photographs: a run is continued on the same data alone."""
+def digest_of(collection: Collection) -> str:
+    """Of names, labels and features, or of the sizes of photographs."""
     digest = hashlib.sha256(repr((collection.names, collection.labels)).encode())
     if collection.features is not None:
         digest.update(collection.features.contiguous().numpy().tobytes())

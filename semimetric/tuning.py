@@ -1,48 +1,43 @@
-"""Settings chosen on validation data by Optuna: a study that can be interrupted, with hopeless trials cut short."""
+"""What is tuned: the settings that are tried for each method, and how they score on validation data alone."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import logging
-from collections.abc import Callable
+import hashlib
+import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from semimetric.checks import check_choice
 from semimetric.data import apply_in_chunks, build_preprocess
+from semimetric.encoders import encode
 from semimetric.errors import InputError
-from semimetric.experiment import encoder_of, load_examples, plan, prepare
-from semimetric.files import read_json, write_json
-from semimetric.methods import build_method, method_names
-from semimetric.own import Task, encoder_for, settings_for
-from semimetric.training import Progress, Silent, Trainer, TrainingData, TrainingSettings
+from semimetric.experiment import encoder_of, load_examples, plan, prepare, pretrain_encoder
+from semimetric.linear import GuardWarning
+from semimetric.methods import build_method
+from semimetric.metric import Metric
+from semimetric.own import Task, encoder_for, learn, settings_for
+from semimetric.study import Problem, Range, Report, Space, Trial
+from semimetric.training import Progress, Silent, Trainer, TrainingData
+from semimetric.training.data import data_for
+from semimetric.training.selection import validation_score
+
+WITHHELD_SHARE = 0.15
+"""Of a benchmark's training data so much judges, where its settings withhold nothing themselves."""
 
 HIDDEN_SHARE = 1 / 3
 FEWEST_HIDDEN = 2
 """Of the labels of each class so many are hidden to judge by, at least two: one has no other to be near to."""
 
-
-@dataclass(frozen=True)
-class Range:
-    """Values from ``low`` to ``high``, whole numbers where both are, evenly in their logarithm where ``log``."""
-
-    low: float
-    high: float
-    log: bool = False
-
-
-Space = dict[str, Range | tuple[Any, ...]]
-"""For each setting a range or a choice."""
-
 _LR: Space = {"lr": Range(1e-4, 1e-2, log=True)}
+_SLOW: Space = {"lr": Range(1e-10, 1e-5, log=True)}
 _GRAPH: Space = {"k": Range(3, 20), "gamma": Range(0.8, 0.995)}
-_LAPLACIAN: Space = {"k": Range(3, 20), "graph_weight": Range(0.1, 30, log=True), "ridge": Range(0.01, 3, log=True)}
-_PROPAGATED: Space = _GRAPH | {"graph_weight": Range(0.1, 30, log=True), "dissimilar_weight": Range(0.1, 10, log=True)}
+_LAPLACIAN: Space = {"k": Range(3, 20), "graph_weight": Range(0.1, 30.0, log=True), "ridge": Range(0.01, 3.0, log=True)}
+_PAIRS: Space = {"graph_weight": Range(0.1, 30.0, log=True), "dissimilar_weight": Range(0.1, 10.0, log=True)}
 
 SPACES: dict[str, Space] = {
     "consensus": _LR
@@ -53,179 +48,173 @@ SPACES: dict[str, Space] = {
         "contrast_temperature": Range(0.05, 0.3, log=True),
         "selective": (True, False),
     },
-    "affinity-triplets": _GRAPH | {"alpha": Range(30.0, 55.0), "lr": Range(1e-10, 1e-5, log=True)},
-    "lrml": _LAPLACIAN,
-    "isdml": _LAPLACIAN,
-    "seraph": {"eta": Range(1.0, 300.0, log=True), "trace_weight": Range(1e-4, 0.1, log=True), "mu": Range(0.1, 3.0)},
-    "apllr": _PROPAGATED | {"shrinkage": Range(0.3, 0.95)},
-    "apit": _PROPAGATED | {"slack": Range(0.05, 1.0, log=True)},
+    "affinity-triplets": _SLOW | _GRAPH | {"alpha": Range(30.0, 55.0)},
+    "lrml": _SLOW | _LAPLACIAN,
+    "isdml": _SLOW | _LAPLACIAN,
+    "seraph": _SLOW
+    | {"eta": Range(1.0, 300.0, log=True), "trace_weight": Range(1e-4, 0.1, log=True), "mu": Range(0.1, 3.0, log=True)},
+    "apllr": _SLOW | _GRAPH | _PAIRS | {"shrinkage": Range(0.3, 0.95)},
+    "apit": _SLOW | _GRAPH | _PAIRS | {"slack": Range(0.05, 1.0, log=True)},
     "triplet": _LR | {"margin": Range(0.05, 0.5)},
     "angular": _LR | {"alpha": Range(30.0, 55.0)},
     "exemplar": _LR,
     "rotation": {"lr": Range(1e-5, 1e-2, log=True)},
     "instance": _LR | {"temperature": Range(0.05, 0.5, log=True)},
     "deepcluster": _LR | {"clusters": Range(5, 200, log=True)},
-    "synthetic": {"lr": Range(1e-7, 1e-3, log=True)},
+    "synthetic": {"lr": Range(1e-7, 1e-3, log=True), "alpha": Range(30.0, 55.0)},
 }
-"""What is tried for each method."""
-
-Trial = Callable[[dict[str, Any], Progress], float]
-"""Settings to a score on validation data; the progress is told the score of every epoch."""
+"""What is tried for each method; without a network there is no learning rate."""
 
 
-def tune(
-    method: str, folder: Path, trials: int, run_trial: Trial, about: dict[str, Any], seed: int = 0
-) -> dict[str, Any]:
-    """Run trials until the study in ``folder`` has so many, and return the best settings with their score.
-
-    A study that was interrupted continues; ``about`` says what it is of, and one of something else is refused.
-    """
-    optuna = _optuna()
-    check_choice(method, method_names(), "method")
-    study = _open_study(optuna, folder, about | {"method": method}, seed)
-
-    def objective(trial: Any) -> float:
-        return run_trial(suggested(trial, SPACES[method]), _Pruning(optuna, trial))
-
-    done = sum(trial.state.is_finished() for trial in study.trials)
-    study.optimize(objective, n_trials=max(0, trials - done), catch=(InputError,))
-    finished = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
-    if not finished:
-        raise InputError(f"none of {len(study.trials)} trials came to an end; what they met is in {folder}.")
-    best = {
-        "score": study.best_value,
-        "settings": study.best_params,
-        "trials": len(study.trials),
-        "complete": len(finished),
-    }
-    write_json(folder / "best.json", about | {"method": method} | best)
-    return best
-
-
-def _optuna() -> Any:
-    try:
-        optuna: Any = importlib.import_module("optuna")
-    except ImportError as error:
+def space_for(method: str, given: Iterable[str], examples: int, network: bool = True) -> Space:
+    """What is tried of a method on so many examples; settings that are given stay as they are."""
+    fixed = {*given} if network else {*given, "lr"}
+    space = {name: values for name, values in SPACES[method].items() if name not in fixed}
+    if not space:
         raise InputError(
-            f"tuning needs the package optuna, which cannot be imported here ({error}). "
-            "Install it with: pip install 'semimetric[tune]'."
-        ) from error
-    optuna.logging.set_verbosity(logging.WARNING)
-    return optuna
+            f"nothing is left to choose: of method {method!r} the settings {', '.join(SPACES[method])} are tried, and "
+            "all of them are given. Leave one out."
+        )
+    neighbors = space.get("k")
+    return space | {"k": neighbors.up_to(examples - 1)} if isinstance(neighbors, Range) else space
 
 
-def _open_study(optuna: Any, folder: Path, about: dict[str, Any], seed: int) -> Any:
-    """The study in a folder, or a new one; trials that were killed do not count."""
-    asked = folder / "study.json"
-    if asked.exists() and read_json(asked) != about:
-        raise InputError(f"{folder} holds a study of something else: {read_json(asked)}. Choose another --out.")
-    folder.mkdir(parents=True, exist_ok=True)
-    if not asked.exists():
-        write_json(asked, about)
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / "study.log")))
-    study = optuna.create_study(
-        storage=storage,
-        study_name="semimetric",
-        direction="maximize",
-        load_if_exists=True,
-        sampler=optuna.samplers.TPESampler(seed=seed),
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=3),
-    )
-    for trial in study.trials:
-        if not trial.state.is_finished():
-            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-    return study
+@dataclass(frozen=True)
+class Judge:
+    """Examples whose labels training never sees: inputs (N, ...) as the encoder takes them, labels (N,)."""
+
+    inputs: Tensor
+    labels: Tensor
+
+    def score(self, encoder: nn.Module, metric: Metric) -> float:
+        """The mean of NMI and Recall@1; nothing for an embedding that is a single point."""
+        return score_of(metric.transform(encode(encoder, self.inputs)), self.labels)
 
 
-def suggested(trial: Any, space: Space) -> dict[str, Any]:
-    """Settings that a trial proposes."""
-    values: dict[str, Any] = {}
-    for name, choices in space.items():
-        if isinstance(choices, tuple):
-            values[name] = trial.suggest_categorical(name, choices)
-        elif isinstance(choices.low, int) and isinstance(choices.high, int):
-            values[name] = trial.suggest_int(name, choices.low, choices.high, log=choices.log)
-        else:
-            values[name] = trial.suggest_float(name, choices.low, choices.high, log=choices.log)
-    return values
+def score_of(embeddings: Tensor, labels: Tensor) -> float:
+    """The mean of NMI and Recall@1 of embeddings (N, l); nothing where they are a single point."""
+    if bool((embeddings == embeddings[0]).all()):
+        return 0.0
+    return validation_score(embeddings, labels)[0][0]
 
 
-class _Pruning(Silent):
-    """Tells a trial how every epoch scores, and ends it where that is hopeless."""
+def benchmark_problem(
+    dataset: str,
+    method: str,
+    seed: int,
+    given: dict[str, Any],
+    device: torch.device,
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> Problem:
+    """A method on a benchmark dataset, judged by training data that is withheld: the settings' share, else 15 %.
 
-    def __init__(self, optuna: Any, trial: Any) -> None:
-        self._pruned = optuna.TrialPruned
-        self._trial = trial
+    The test set is left out before anything is prepared.
+    """
+    first = plan(dataset, method, seed, **given)
+    share = first.protocol.validation_share or WITHHELD_SHARE
+    withholding = dataclasses.replace(first, protocol=dataclasses.replace(first.protocol, validation_share=share))
+    examples = load_examples(withholding, data_dir, device, progress)
+    whole = prepare(withholding, dataclasses.replace(examples, test=examples.test.subset([])), device).data
+    assert whole.validation_inputs is not None
+    assert whole.validation_labels is not None
+    judge = Judge(whole.validation_inputs, whole.validation_labels)
+    data = whole if first.training.selection == "validation" else TrainingData(whole.inputs, whole.labels)
+    space = space_for(method, given, len(data.inputs))
+
+    def run(settings: dict[str, Any], report: Report) -> float:
+        experiment = plan(dataset, method, seed, **given | settings)
+
+        def trainer(progress: Progress) -> Trainer:
+            learner = build_method(method, **dataclasses.asdict(experiment.method_settings))
+            encoder = encoder_of(experiment, tuple(data.inputs.shape[1:]))
+            built = Trainer(encoder, learner, data, experiment.training, seed, device, progress=progress)
+            pretrain_encoder(experiment, built)
+            return built
+
+        return judged(trainer, judge, report)
+
+    about = {"dataset": dataset, "method": method, "given": given}
+    return Problem(space, _in_force(space, first.method_settings, first.training), about, run)
+
+
+def own_problem(task: Task, given: dict[str, Any], device: torch.device) -> Problem:
+    """A method on a user's own data, judged by a third of the labels of each class, which are hidden.
+
+    Their examples stay, unlabelled, as others are that ``fit`` learns from.
+    """
+    rows = hidden_rows(task.labels, torch.Generator().manual_seed(task.seed))
+    linear = task.choice.encoder == "none"
+    seen = dataclasses.replace(task, labels=task.labels.index_fill(0, rows, -1), changes=_with_width(task))
+    space = space_for(task.method, given, len(task.labels), network=not linear)
+    start = _in_force(space, *settings_for(task.method, task.kind, seen.labels, seen.changes, linear))
+    run = _linear_trial(seen, task.labels, rows, device) if linear else _network_trial(seen, task.labels, rows, device)
+    return Problem(space, start, {"data": _digest(task), "method": task.method, "given": given}, run)
+
+
+def _with_width(task: Task) -> dict[str, Any]:
+    """The changes with the width of the embedding under the name that methods with a network know."""
+    if task.n_components is None or task.choice.encoder == "none":
+        return task.changes
+    return task.changes | {"components": task.n_components}
+
+
+def _linear_trial(seen: Task, labels: Tensor, rows: Tensor, device: torch.device) -> Trial:
+    """A metric on the vectors themselves, learned once and scored once."""
+
+    def run(settings: dict[str, Any], report: Report) -> float:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GuardWarning)
+            learned = learn(dataclasses.replace(seen, changes=seen.changes | settings), device)
+        return score_of(learned.embeddings[rows], labels[rows])
+
+    return run
+
+
+def _network_trial(seen: Task, labels: Tensor, rows: Tensor, device: torch.device) -> Trial:
+    scaled = apply_in_chunks(build_preprocess(seen.choice.preprocess, seen.inputs), seen.inputs)
+    data_for(build_method(seen.method), TrainingData(scaled, labels))  # what fit would refuse is refused here
+    data, judge = TrainingData(scaled, seen.labels), Judge(scaled[rows].to(device), labels[rows].to(device))
+
+    def run(settings: dict[str, Any], report: Report) -> float:
+        built, training = settings_for(seen.method, seen.kind, seen.labels, seen.changes | settings)
+
+        def trainer(progress: Progress) -> Trainer:
+            learner = build_method(seen.method, **dataclasses.asdict(built))
+            encoder = encoder_for(seen.choice, tuple(seen.inputs.shape[1:]), seen.seed)
+            return Trainer(encoder, learner, data, training, seen.seed, device, progress=progress)
+
+        return judged(trainer, judge, report)
+
+    return run
+
+
+def judged(build: Callable[[Progress], Trainer], judge: Judge, report: Report) -> float:
+    """Train, report the score of every epoch, and return that of the model that is kept."""
+    listener = _Reporting(judge, report)
+    listener.trainer = build(listener)
+    result = listener.trainer.fit()
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return judge.score(result.encoder, result.metric)
+
+
+class _Reporting(Silent):
+    """Scores the model after every epoch."""
+
+    trainer: Trainer
+
+    def __init__(self, judge: Judge, report: Report) -> None:
+        self._judge = judge
+        self._report = report
 
     def epoch(self, record: dict[str, Any]) -> None:
-        """Report the score of an epoch."""
-        score = validation_score_of(record)
-        if score is None or record["epoch"] == 0:
-            return
-        self._trial.report(score, record["epoch"])
-        if self._trial.should_prune():
-            raise self._pruned
+        """Report the score of an epoch; before the first there is nothing to compare."""
+        if record["epoch"]:
+            self._report(record["epoch"], self._judge.score(self.trainer.encoder, self.trainer.metric))
 
     def warn(self, message: str) -> None:
         """A trial may go wrong; its score says so."""
-
-
-def validation_score_of(record: dict[str, Any]) -> float | None:
-    """The mean of NMI and Recall@1 on validation data in the log of an epoch."""
-    names = ("selection_nmi", "selection_recall@1")
-    if any(name not in record for name in names):
-        return None
-    return float(sum(record[name] for name in names)) / len(names)
-
-
-class _Best(Silent):
-    """Remembers the best score of all epochs, and passes everything on."""
-
-    def __init__(self, onward: Progress) -> None:
-        self.onward = onward
-        self.best = 0.0
-
-    def epoch(self, record: dict[str, Any]) -> None:
-        """Remember and pass on."""
-        self.best = max(self.best, validation_score_of(record) or 0.0)
-        self.onward.epoch(record)
-
-    def warn(self, message: str) -> None:
-        """Pass on."""
-        self.onward.warn(message)
-
-
-def benchmark_trial(
-    dataset: str, method: str, seed: int, data_dir: Path | None, device: torch.device, **fixed: Any
-) -> Trial:
-    """Trials on a benchmark dataset: 15 % of each training class, withheld, is validation data."""
-    kept = {"validation_share": 0.15, "selection": "validation"} | fixed
-    first = plan(dataset, method, seed, "default", **kept)
-    examples = load_examples(first, data_dir, device)
-
-    def run(settings: dict[str, Any], progress: Progress) -> float:
-        experiment = plan(dataset, method, seed, "default", **kept | settings)
-        data = prepare(experiment, examples, device).data
-        encoder = encoder_of(experiment, tuple(data.inputs.shape[1:]))
-        return _train(encoder, method, experiment.method_settings, data, experiment.training, seed, device, progress)
-
-    return run
-
-
-def own_trial(task: Task, device: torch.device) -> Trial:
-    """Trials on a user's own data: a third of the labels of each class, hidden, is validation data."""
-    rows = hidden_rows(task.labels, torch.Generator().manual_seed(task.seed))
-    scaled = apply_in_chunks(build_preprocess(task.choice.preprocess, task.inputs), task.inputs)
-    shown = torch.ones(len(scaled), dtype=torch.bool).index_fill(0, rows, False)
-    data = TrainingData(scaled[shown], task.labels[shown], scaled[rows], task.labels[rows])
-
-    def run(settings: dict[str, Any], progress: Progress) -> float:
-        changes = task.changes | settings | {"selection": "validation"}
-        built, training = settings_for(task.method, task.kind, data.labels, changes)
-        encoder = encoder_for(task.choice, tuple(task.inputs.shape[1:]), task.seed)
-        return _train(encoder, task.method, built, data, training, task.seed, device, progress)
-
-    return run
 
 
 def hidden_rows(labels: Tensor, generator: torch.Generator) -> Tensor:
@@ -244,17 +233,15 @@ def hidden_rows(labels: Tensor, generator: torch.Generator) -> Tensor:
     return torch.cat(drawn).sort().values
 
 
-def _train(
-    encoder: Any,
-    method: str,
-    settings: Any,
-    data: TrainingData,
-    training: TrainingSettings,
-    seed: int,
-    device: torch.device,
-    progress: Progress,
-) -> float:
-    best = _Best(progress)
-    learner = build_method(method, **dataclasses.asdict(settings))
-    Trainer(encoder, learner, data, training, seed, device, progress=best).fit()
-    return best.best
+def _in_force(space: Space, *settings: Any) -> dict[str, Any]:
+    """The values that settings have, of what is tried."""
+    values = {name: value for kind in settings for name, value in dataclasses.asdict(kind).items()}
+    return {name: values[name] for name in space}
+
+
+def _digest(task: Task) -> str:
+    """Of the examples and labels: a study is continued on the same data alone."""
+    digest = hashlib.sha256(str(tuple(task.inputs.shape)).encode())
+    for tensor in (task.inputs, task.labels):
+        digest.update(tensor.cpu().contiguous().numpy().data)
+    return digest.hexdigest()

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from semimetric.reporting.progress import RichProgress
 
-stdout = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 160)
-stderr = Console(stderr=True, soft_wrap=True)
+stdout = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 160, emoji=False)
+stderr = Console(stderr=True, soft_wrap=True, emoji=False)
+
+UNLIMITED = 1 << 20
+"""Width of a table that is not for a terminal: long names are never cut."""
 
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder that holds benchmark data; else the one SEMIMETRIC_DATA names.")
@@ -30,16 +35,36 @@ def say(text: str) -> None:
     stdout.print(text, highlight=False, markup=False)
 
 
+def counted(count: int, what: str) -> str:
+    """A number of things: 1 example, 2 examples."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def print_json(value: Any) -> None:
     """Print one JSON object as the last line."""
     sys.stdout.write(json.dumps(value) + "\n")
 
 
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> None:
+    """Print rows of texts, each as it is, whatever stands in it."""
+    table = Table(box=None, title=None if title is None else Text(title), title_justify="left")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console = stdout if stdout.is_terminal else Console(width=UNLIMITED)
+    console.print(table, soft_wrap=False)
+
+
 @contextmanager
-def showing_progress() -> Iterator[RichProgress]:
-    """Progress on standard error while something long is under way."""
+def showing_progress(to_continue: str = "") -> Iterator[RichProgress]:
+    """Progress on standard error while something long is under way; Ctrl-C says what to do ``to_continue``."""
     progress = RichProgress(stderr)
     try:
         yield progress
+    except KeyboardInterrupt:
+        progress.end()
+        stderr.print(f"interrupted{to_continue and '; '}{to_continue}", highlight=False, markup=False)
+        raise typer.Exit(130) from None
     finally:
         progress.end()

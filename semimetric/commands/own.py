@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
-from semimetric.commands.console import print_json, say, showing_progress, stderr
-from semimetric.data import Collection, labels_as_numbers, read_collection
+from semimetric.commands.console import counted, print_json, say, showing_progress, stderr
+from semimetric.data import Collection, dataset_names, labels_as_numbers, read_collection
 from semimetric.errors import InputError
 from semimetric.estimator import SemiMetric, seed_of
 from semimetric.own import Task, choose
@@ -20,15 +20,18 @@ from semimetric.training import PretrainSettings, choose_device
 OF_THE_NETWORK = ("encoder", "weights", "side", "preprocess")
 """Options of a benchmark's protocol that mean the same for own data."""
 
+INSTEAD = {
+    "labels_per_class": "label as many examples as you like",
+    "backbone": "name the pretrained network with --encoder and its file with --weights",
+}
+"""What to do instead of giving an option that is for benchmarks; else: leave it out."""
+
 
 def own_estimator(method: str, seed: int, device: str, fine_tune: bool, given: dict[str, Any]) -> SemiMetric:
     """The estimator that the options describe; those that are for benchmarks alone are refused."""
     kinds = (ProtocolSettings, PretrainSettings)
     of_benchmarks = {field.name for kind in kinds for field in dataclasses.fields(kind)} - set(OF_THE_NETWORK)
-    for name in given:
-        if name in of_benchmarks:
-            flag = "--" + name.replace("_", "-")
-            raise InputError(f"{flag} is for benchmark datasets; with data of your own leave it out.")
+    refuse_of_benchmarks(**{name: True for name in given if name in of_benchmarks})
     network = {name: given[name] for name in OF_THE_NETWORK if name in given}
     settings = {name: value for name, value in given.items() if name not in (*OF_THE_NETWORK, "components", "epochs")}
     return SemiMetric(
@@ -43,6 +46,14 @@ def own_estimator(method: str, seed: int, device: str, fine_tune: bool, given: d
     )
 
 
+def refuse_of_benchmarks(**given: object) -> None:
+    """Refuse options, by name, that have a value although they mean nothing for data of one's own."""
+    for name in (name for name, value in given.items() if value):
+        flag = "--" + name.replace("_", "-")
+        instead = INSTEAD.get(name, "leave it out")
+        raise InputError(f"{flag} is for benchmark datasets; with data of your own {instead}.")
+
+
 def fit_own(
     estimator: SemiMetric,
     data: Path,
@@ -54,31 +65,50 @@ def fit_own(
     as_json: bool,
 ) -> None:
     """Say what was found, learn from it, and say what became of it."""
-    collection = read_collection(data, labels, label_column, id_column)
+    collection = read_own(data, labels, label_column, id_column)
     if not as_json:
         say(collection.summary())
-    with showing_progress() as progress:
-        outcome = fit_collection(estimator, collection, data, out, resume, progress)
+    with showing_progress("continue with the same command and --resume") as progress:
+
+        def tell_damaged(kept: Collection) -> None:
+            if not as_json and len(kept) < len(collection):
+                progress.end()
+                say(f"{len(collection) - len(kept)} of these cannot be decoded. What remains:\n{kept.summary()}")
+
+        columns = (label_column, id_column)
+        outcome = fit_collection(estimator, collection, data, out, resume, progress, tell_damaged, columns)
     if as_json:
         print_json(outcome)
     else:
-        _tell(outcome, collection)
+        _tell(outcome)
     if outcome.get("interrupted"):
-        stderr.print("interrupted; continue with the same command and --resume", highlight=False)
+        stderr.print(
+            f"interrupted after epoch {outcome['epochs']}; the model so far is in {out}. Continue with the same "
+            "command and --resume.",
+            highlight=False,
+            markup=False,
+        )
         raise typer.Exit(130)
 
 
-def _tell(outcome: dict[str, Any], collection: Collection) -> None:
+def read_own(data: Path, labels: Path | None, label_column: str | None, id_column: str | None) -> Collection:
+    """A user's data; the name of a benchmark dataset is no such thing."""
+    if str(data) in dataset_names() and not data.exists():
+        raise InputError(f"there is no folder or file {data}; for the benchmark dataset say: --dataset {data}")
+    return read_collection(data, labels, label_column, id_column)
+
+
+def _tell(outcome: dict[str, Any]) -> None:
     found = outcome["found"]
-    for name in list(found["skipped"])[len(collection.skipped) :][:3]:
-        say(f"skipped {name}: {found['skipped'][name]}")
     if outcome.get("trust"):
         say(f"Pseudo-labels after epoch {outcome['trust']['epoch']}: {outcome['trust']['sentence']}")
-    took = (
-        f"{outcome['epochs']} epochs, {outcome['seconds']:.0f} s on {outcome['device']}, "
-        if "epochs" in outcome
-        else ""
-    )
+    if outcome["guards"]:
+        say(f"guards at work (see docs/methods/{outcome['method']}.md): {', '.join(outcome['guards'])}")
+    took = ""
+    if "epochs" in outcome:
+        seconds = outcome["seconds"]
+        seconds = f"{seconds:.{0 if seconds >= 10 else 1}f} s on {outcome['device']}"
+        took = f"{counted(outcome['epochs'], 'epoch')}, {seconds}, "
     say(
         f"{outcome['method']}: {found['examples']} examples in {outcome['components']} dimensions, {took}run in "
         f"{outcome['run']}"
@@ -91,7 +121,7 @@ def own_task(
 ) -> Task:
     """What would be learned from own data, for tuning."""
     device = choose_device(estimator.device)
-    collection = read_collection(data, labels, label_column, id_column)
+    collection = read_own(data, labels, label_column, id_column)
     samples, seed = samples_of(collection), seed_of(estimator.random_state)
     choice = choose(samples.kind, samples.shape(), estimator.method, estimator.wishes(), device)
     sight = choice.sight(seed)

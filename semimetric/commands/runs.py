@@ -2,44 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from torch import Tensor
 
-from semimetric.bulk import Embedded, check_fits, embed_chunks, embed_to, predict_to, together
-from semimetric.commands.console import AsJson, Device, RunFolder, print_json, say, showing_progress, stderr, stdout
-from semimetric.data import Collection, read_collection
-from semimetric.errors import InputError
+from semimetric.bulk import (
+    Embedded,
+    check_fits,
+    embed_chunks,
+    embed_to,
+    new_examples,
+    predict_to,
+    together,
+)
+from semimetric.commands.console import (
+    AsJson,
+    Device,
+    RunFolder,
+    counted,
+    print_json,
+    print_table,
+    say,
+    showing_progress,
+    stderr,
+)
+from semimetric.data import Collection
+from semimetric.data.own_photos import IMAGE_SUFFIXES
+from semimetric.data.own_tables import TABLE_SUFFIXES
+from semimetric.errors import InputError, RunError
+from semimetric.reporting.progress import RichProgress
 from semimetric.runs import Loaded, open_run
 from semimetric.search import ExactIndex, FaissIndex, Hits, MilvusIndex
 
 NewData = Annotated[
     Path, typer.Argument(help="Folder of photographs, or a table (.npz, .npy, .csv, .parquet).", show_default=False)
 ]
+LabelColumn = Annotated[
+    str | None, typer.Option(help="Column of a table that holds labels and is no feature; that of the run is known.")
+]
+IdColumn = Annotated[
+    str | None, typer.Option(help="Column with the names of a table's rows; that of the run is known.")
+]
 SHOWN = 3
 """Files that could not be read and are named on the terminal; --json names all."""
+
+SAME_COMMAND = "the same command continues"
+
+ROUNDING = 1e-4
+"""How far a squared distance of single precision may be off, as a share of the squared lengths."""
 
 
 def embed(
     run: RunFolder,
     data: NewData,
     out: Annotated[Path, typer.Option("--out", "-o", help="File for the embeddings: .npy, .npz or .csv.")],
-    label_column: Annotated[str | None, typer.Option(help="Column of a table that is no feature.")] = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Embed new examples; interrupted, the same command continues."""
-    with showing_progress() as progress:
+    with showing_progress(SAME_COMMAND) as progress:
         loaded = load_run(run, device)
-        embedded = embed_to(loaded, new_data(loaded, data, label_column), out, progress)
+        embedded = embed_to(loaded, new_examples(loaded, data, label_column, id_column), out, progress)
     told = {"examples": len(embedded.names), "components": embedded.embeddings.shape[1], "out": str(out)}
     if as_json:
         print_json(told | {"skipped": embedded.skipped})
         return
-    say(f"{told['examples']} examples in {told['components']} dimensions, written to {out}")
+    say(f"{counted(len(embedded.names), 'example')} in {told['components']} dimensions, written to {out}")
     tell_skipped(embedded)
 
 
@@ -47,18 +80,19 @@ def predict(
     run: RunFolder,
     data: NewData,
     out: Annotated[Path, typer.Option("--out", "-o", help="CSV file for names, labels and probabilities.")],
-    label_column: Annotated[str | None, typer.Option(help="Column of a table that is no feature.")] = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Name new examples by what lies near them."""
     with showing_progress() as progress:
         loaded = load_run(run, device)
-        embedded = predict_to(loaded, new_data(loaded, data, label_column), out, progress)
+        embedded = predict_to(loaded, new_examples(loaded, data, label_column, id_column), out, progress)
     if as_json:
         print_json({"examples": len(embedded.names), "out": str(out), "skipped": embedded.skipped})
         return
-    say(f"{len(embedded.names)} examples named, written to {out}")
+    say(f"{counted(len(embedded.names), 'example')} named, written to {out}")
     tell_skipped(embedded)
 
 
@@ -70,16 +104,22 @@ def search(
         str | None, typer.Option(help="Index that 'semimetric index' made; else all examples are looked at.")
     ] = None,
     collection: Annotated[str, typer.Option(help="Name of the collection in Milvus.")] = "semimetric",
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Find the examples of a run that are most like others."""
+    if index is not None:
+        _check_index(index, run)
     with showing_progress() as progress:
         loaded = load_run(run, device)
-        asked = together([found for query in queries for found in _asked(loaded, query, progress)])
+        sources = list(dict.fromkeys(queries))
+        read = [(source, _examples_of(loaded, source, label_column, id_column)) for source in sources]
+        asked = together([piece for pair in read for piece in _asked(loaded, *pair, len(read) > 1, progress)], {})
         if not asked.names:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in asked.skipped.items())
-            raise InputError(f"no query can be read. {reasons}")
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in list(asked.skipped.items())[:SHOWN])
+            raise InputError(f"no query can be read. {reasons}.")
         hits = _find(loaded, asked.embeddings, k, index, collection)
     found = {name: _listed(loaded, hits, row) for row, name in enumerate(asked.names)}
     if as_json:
@@ -93,14 +133,15 @@ def search(
 def index(
     run: RunFolder,
     to: Annotated[
-        str, typer.Option(help="Where: a file ending in .faiss, a file ending in .db (Milvus Lite), or a Milvus URL.")
+        str, typer.Option(help="Where: a file ending in .faiss, a folder ending in .db (Milvus Lite), or a Milvus URL.")
     ],
     collection: Annotated[str, typer.Option(help="Name of the collection in Milvus.")] = "semimetric",
-    replace: Annotated[bool, typer.Option(help="Replace what another run has put there.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace what another run has put there.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Put the embeddings of a run into an index for search among millions; interrupted, the same command continues."""
-    with showing_progress() as progress:
+    _check_place(to, "--to")
+    with showing_progress(SAME_COMMAND) as progress:
         loaded = load_run(run, "cpu")
         embeddings = loaded.estimator.learned_.embeddings
         if to.endswith(".faiss"):
@@ -121,7 +162,7 @@ def index(
 
 def suggest(
     run: RunFolder,
-    count: Annotated[int, typer.Option("-n", min=1, help="How many examples to suggest.")] = 20,
+    count: Annotated[int, typer.Option("-n", min=1, help="How many examples to suggest, at most.")] = 20,
     seed: Annotated[int, typer.Option(help="Seed of the clustering.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -130,7 +171,10 @@ def suggest(
 
     loaded = load_run(run, "cpu")
     learned, names = loaded.estimator.learned_, loaded.examples.names
-    found = learned.posteriors
+    found, unlabelled = learned.posteriors, int((learned.labels < 0).sum())
+    if not unlabelled:
+        raise InputError(f"all {len(names)} examples of {run} have a label, so that there is none to suggest.")
+    count = min(count, unlabelled)
     chosen = choose(learned.embeddings, learned.labels, found.shares, found.confidence, count, seed)
     lines = [
         {
@@ -144,10 +188,11 @@ def suggest(
     if as_json:
         print_json({"suggestions": lines})
         return
-    table = Table("label next", "uncertainty", "stands for", "gain", box=None)
-    for line in lines:
-        table.add_row(str(line["name"]), f"{line['uncertainty']:.2f}", str(line["stands_for"]), f"{line['gain']:.1%}")
-    stdout.print(table)
+    shown = (
+        (f"{line['uncertainty']:.2f}", str(line["stands_for"]), f"{line['gain']:.1%}", str(line["name"]))
+        for line in lines
+    )
+    print_table(("uncertainty", "stands for", "gain", "label next"), shown)
 
 
 def export(
@@ -182,11 +227,6 @@ def load_run(run: Path, device: str) -> Loaded:
     return loaded
 
 
-def new_data(loaded: Loaded, data: Path, label_column: str | None = None) -> Collection:
-    """New examples for a run."""
-    return check_fits(loaded, read_collection(data, label_column=label_column))
-
-
 def tell_skipped(embedded: Embedded) -> None:
     """Say what could not be read."""
     for name, reason in list(embedded.skipped.items())[:SHOWN]:
@@ -195,10 +235,40 @@ def tell_skipped(embedded: Embedded) -> None:
         say(f"and {len(embedded.skipped) - SHOWN} more; --json names all")
 
 
-def _asked(loaded: Loaded, query: Path, progress: Any) -> list[Embedded]:
-    photograph = loaded.estimator.learned_.built.kind == "photographs" and not query.is_dir()
-    found = Collection((str(query),), (None,), (query,), None, (), {}) if photograph else read_collection(query)
-    return list(embed_chunks(loaded, check_fits(loaded, found), progress))
+def _check_place(place: str, option: str) -> None:
+    """Refuse what is no place of an index."""
+    if "://" not in place and not place.endswith((".faiss", ".db")):
+        raise InputError(
+            f"{option} must end in .faiss or .db (Milvus Lite), or be the URL of a Milvus server, got {place!r}."
+        )
+
+
+def _check_index(index: str, run: Path) -> None:
+    """Refuse an index that is not there, before Milvus Lite makes an empty one."""
+    _check_place(index, "--index")
+    if "://" not in index and not Path(index).exists():
+        raise InputError(f"--index {index!r} is not there. Make it with: semimetric index {run} --to {index}")
+
+
+def _examples_of(loaded: Loaded, query: Path, label_column: str | None, id_column: str | None) -> Collection:
+    """What a query names: one photograph, or a folder or table of examples."""
+    suffix, kind = query.suffix.lower(), loaded.estimator.learned_.built.kind
+    photograph = suffix in IMAGE_SUFFIXES or (kind == "photographs" and suffix not in TABLE_SUFFIXES)
+    if photograph and not query.is_dir():
+        return check_fits(loaded, Collection((str(query),), (None,), (query,), None, (), {}))
+    return new_examples(loaded, query, label_column, id_column)
+
+
+def _asked(
+    loaded: Loaded, query: Path, found: Collection, one_of_many: bool, progress: RichProgress
+) -> Iterator[Embedded]:
+    """The embeddings of a query; names of examples in one of many folders or tables begin with its own."""
+    several = one_of_many and found.names != (str(query),)
+    before = f"{query}{'/' if found.paths is not None else ': '}" if several else ""
+    earlier = found.skipped
+    for piece in embed_chunks(loaded, found, progress):
+        skipped = {before + name: reason for name, reason in (earlier | piece.skipped).items()}
+        yield Embedded(tuple(before + name for name in piece.names), piece.embeddings, skipped)
 
 
 def _find(loaded: Loaded, queries: Tensor, k: int, index: str | None, collection: str) -> Hits:
@@ -206,9 +276,32 @@ def _find(loaded: Loaded, queries: Tensor, k: int, index: str | None, collection
     if index is None:
         return ExactIndex(stored).search(queries, k)
     if index.endswith(".faiss"):
-        return FaissIndex.load(index).search(queries, k)
-    with MilvusIndex(index, collection, stored.shape[1]) as milvus:
-        return milvus.search(queries, k)
+        faiss = FaissIndex.load(index)
+        _check_whole(index, len(faiss), stored)
+        hits = faiss.search(queries, k)
+    else:
+        with MilvusIndex(index, collection, stored.shape[1]) as milvus:
+            _check_whole(index, len(milvus), stored)
+            hits = milvus.search(queries, k)
+    _check_hits(index, hits, queries, stored)
+    return hits
+
+
+def _check_whole(index: str, count: int, stored: Tensor) -> None:
+    if count != len(stored):
+        raise RunError(
+            f"--index {index} holds {count} examples and the run {len(stored)}: it is of another run, or was "
+            "interrupted. Make it again with: semimetric index"
+        )
+
+
+def _check_hits(index: str, hits: Hits, queries: Tensor, stored: Tensor) -> None:
+    """Refuse an index of another run: what it finds is not where the examples of this run lie."""
+    found, asked = stored[hits.rows].double(), queries.double()[:, None, :]
+    squares = (found - asked).square().sum(2)
+    allowed = ROUNDING * (found.square().sum(2) + asked.square().sum(2))
+    if bool(((hits.distances.square() - squares).abs() > allowed).any()):
+        raise RunError(f"--index {index} is of another run. Make one of this run with: semimetric index")
 
 
 def _listed(loaded: Loaded, hits: Hits, row: int) -> list[dict[str, Any]]:
@@ -230,10 +323,9 @@ def _listed(loaded: Loaded, hits: Hits, row: int) -> list[dict[str, Any]]:
 
 
 def _print_hits(name: str, lines: list[dict[str, Any]]) -> None:
-    table = Table(
-        "distance", "example", "label", "how sure", title=f"nearest to {name}", title_justify="left", box=None
-    )
+    rows = []
     for line in lines:
         sure = "given" if line["labelled"] else "" if line["confidence"] is None else f"{line['confidence']:.2f}"
-        table.add_row(f"{line['distance']:.4f}", line["name"], str(line["label"] or ""), sure)
-    stdout.print(table)
+        label = "" if line["label"] is None else str(line["label"])
+        rows.append((f"{line['distance']:.4f}", label, sure, line["name"]))
+    print_table(("distance", "label", "how sure", "example"), rows, f"nearest to {name}")

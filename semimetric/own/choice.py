@@ -81,7 +81,7 @@ def choose(kind: Kind, shape: tuple[int, ...], method: str, wishes: Wishes, devi
 
 def _scaled(choice: Choice, preprocess: PreprocessName) -> Choice:
     """The choice with inputs scaled as the user wishes; a pretrained network has them its own way."""
-    if choice.backbone or choice.weights is not None:
+    if preprocess != choice.preprocess and (choice.backbone or choice.weights is not None):
         raise InputError(
             f"preprocess is for networks that start from nothing, got {preprocess!r}; "
             f"{choice.backbone or choice.encoder} sees photographs as it was trained to. Leave it out."

@@ -13,8 +13,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import sklearn
@@ -22,12 +24,16 @@ import torch
 from torch import Tensor, nn
 
 import semimetric
+from semimetric.checks import check_choice
 from semimetric.data import restore_preprocess
+from semimetric.data.images import check_photo_options
 from semimetric.encoders import rebuild_encoder
 from semimetric.errors import InputError, RunError
+from semimetric.files import sha256_of
 from semimetric.graph import Posteriors
 from semimetric.metric import Metric
 from semimetric.own.learned import Built, Learned, Model
+from semimetric.own.samples import Kind
 from semimetric.own.sight import Sight
 from semimetric.training import Run, model_tensors
 from semimetric.training.optimizer import under
@@ -38,12 +44,17 @@ LEARNED = ("model.json", "model.safetensors", "preprocess.safetensors", "example
 
 @dataclass(frozen=True)
 class Examples:
-    """Names of the examples, the folder or table they came from, the classes by number, and a table's columns."""
+    """Names of the examples, the folder or table they came from, and the classes by number.
+
+    Of a table also its columns of features, and those of labels and of names where the user had to name them.
+    """
 
     names: tuple[str, ...]
     source: str
     classes: tuple[Any, ...]
     columns: tuple[str, ...] = ()
+    label_column: str = ""
+    id_column: str = ""
 
 
 def versions() -> dict[str, str]:
@@ -84,7 +95,7 @@ def write_learned(run: Run, learned: Learned, examples: Examples) -> None:
         "shares": learned.posteriors.shares,
         "confidence": learned.posteriors.confidence,
     }
-    run.write_tensors("examples.safetensors", tensors)
+    run.write_tensors("examples.safetensors", tensors, {"model": sha256_of(run.path / "model.safetensors")})
     classes = [value.item() if isinstance(value, np.generic) else value for value in examples.classes]
     listed = dataclasses.asdict(examples) | {"classes": classes}
     run.write("examples.json", listed)
@@ -95,29 +106,66 @@ def read_learned(run: Run, device: torch.device, encoder: nn.Module | None = Non
     lost = [name for name in LEARNED if not run.has(name)]
     if lost:
         raise RunError(
-            f"{run.path} holds no {', '.join(lost)}: training has not ended, or files were lost. Continue it with "
-            "'semimetric fit ... --resume'."
+            f"{run.path} holds no {', '.join(lost)}: training has not ended, or files were lost. Continue it with the "
+            "same 'semimetric fit' and --resume."
         )
+    built = _built(run)
+    _check_module(run, built, encoder)
     tensors, _ = run.read_tensors("model.safetensors")
     scaling, _ = run.read_tensors("preprocess.safetensors")
     try:
-        built = _built(run)
         model = Model(
             restore_preprocess(built.preprocess, scaling).to(device),
             _encoder(run, built, tensors, encoder, device),
             Metric(tensors["metric.factor"]).to(device),
             _sight(run, built),
         )
+        with _fitting(run, "model.safetensors"):
+            model.embed(torch.zeros(1, *built.inputs))
         return _examples(run, model, built)
-    except (KeyError, TypeError) as error:
-        raise RunError(
-            f"{run.path} does not fit this version of semimetric ({semimetric.__version__}): {error!r}."
-        ) from error
+    except (InputError, KeyError, TypeError, AttributeError) as error:
+        raise _misfit(run, error) from error
+
+
+def _misfit(run: Run, error: Exception) -> RunError:
+    told = error if isinstance(error, InputError) else repr(error)
+    return RunError(
+        f"{run.path} is damaged, or of another version of semimetric than this ({semimetric.__version__}): {told}"
+    )
 
 
 def _built(run: Run) -> Built:
-    fields = run.read("model.json") or {}
-    return Built(**fields | {name: tuple(fields[name]) for name in ("shape", "inputs")})
+    texts = dict.fromkeys(("kind", "preprocess", "encoder", "module", "backbone", "fit"), str)
+    fields = _fields(run, "model.json", shape=list, inputs=list, side=int, **texts)
+    try:
+        built = Built(**fields | {name: tuple(fields[name]) for name in ("shape", "inputs")})
+        check_choice(built.kind, get_args(Kind), "kind")
+        if built.kind == "photographs":
+            check_photo_options(built.side, built.fit, workers=None)
+    except (InputError, KeyError, TypeError) as error:
+        raise _misfit(run, error) from error
+    return built
+
+
+def _fields(run: Run, name: str, **kinds: type[Any]) -> dict[str, Any]:
+    """A JSON object of a run, the fields of which are of these kinds where they are there."""
+    found = run.read(name)
+    if not isinstance(found, dict):
+        raise RunError(f"{run.path / name} is damaged: it holds no fields. Start again with another --out.")
+    odd = next((field for field in found if not isinstance(found[field], kinds.get(field, object))), None)
+    if odd is not None:
+        raise RunError(f"{run.path / name} is damaged: {odd} is {found[odd]!r}. Start again with another --out.")
+    return found
+
+
+def _check_module(run: Run, built: Built, own: nn.Module | None) -> None:
+    if built.module and own is None:
+        raise InputError(
+            f"{run.path} was trained with a module of your own ({built.module}), which a run does not hold: build it "
+            "again and pass it as semimetric.load(..., encoder=module)."
+        )
+    if own is not None and not built.module:
+        raise InputError(f"{run.path} was trained with the encoder {built.encoder!r}, which it holds. Pass no other.")
 
 
 def _encoder(
@@ -125,20 +173,13 @@ def _encoder(
 ) -> nn.Module | None:
     if built.encoder == "none":
         return None
-    if built.module and own is None:
-        raise InputError(
-            f"{run.path} was trained with a module of your own ({built.module}), which a run does not hold: build it "
-            "again and pass it as encoder."
-        )
     weights = under("encoder.", tensors)
-    try:
+    with _fitting(run, "model.safetensors"):
         if own is None:
             network = rebuild_encoder(built.encoder, built.inputs, weights, init="he")
         else:
             network = copy.deepcopy(own)
             network.load_state_dict(weights)
-    except RuntimeError as error:
-        raise RunError(f"the model in {run.path} does not fit its encoder: {' '.join(str(error).split())}") from error
     return network.to(device).eval()
 
 
@@ -146,17 +187,55 @@ def _sight(run: Run, built: Built) -> Sight | None:
     if not built.side:
         return None
     if not built.backbone:
-        return Sight(built.side)
+        return Sight(built.side, built.fit)
     tensors, _ = run.read_tensors("backbone.safetensors")
-    network = rebuild_encoder(built.backbone, (3, built.side, built.side), tensors)
-    return Sight(built.side, network=network.eval())
+    with _fitting(run, "backbone.safetensors"):
+        network = rebuild_encoder(built.backbone, (3, built.side, built.side), tensors)
+    return Sight(built.side, built.fit, network.eval())
+
+
+@contextmanager
+def _fitting(run: Run, name: str) -> Iterator[None]:
+    """Say of weights that torch cannot put into a network which they are."""
+    try:
+        yield
+    except RuntimeError as error:
+        mismatch = " ".join(str(error).split())
+        raise RunError(f"{run.path / name} does not fit its network: {mismatch}") from error
 
 
 def _examples(run: Run, model: Model, built: Built) -> tuple[Learned, Examples]:
-    tensors, _ = run.read_tensors("examples.safetensors")
-    listed = run.read("examples.json") or {}
+    tensors, state = run.read_tensors("examples.safetensors")
+    if state is not None and state["model"] != sha256_of(run.path / "model.safetensors"):
+        raise RunError(
+            f"the examples in {run.path} are not embedded by the model that is there now: training went on after it "
+            "had been interrupted, and has not ended. Continue it with the same 'semimetric fit' and --resume."
+        )
+    texts = dict.fromkeys(("source", "label_column", "id_column"), str)
+    listed = _fields(run, "examples.json", names=list, classes=list, columns=list, **texts)
+    lists = {name: tuple(listed.pop(name)) for name in ("names", "classes", "columns")}
+    examples = Examples(**listed | lists)
     posteriors = Posteriors(tensors["classes"], tensors["shares"], tensors["confidence"])
-    facts = run.read("result.json") or {}
+    facts = _fields(run, "result.json") if run.has("result.json") else {}
     learned = Learned(model, built, tensors["embeddings"], tensors["labels"], posteriors, facts)
-    columns = tuple(listed["columns"])
-    return learned, Examples(tuple(listed["names"]), listed["source"], tuple(listed["classes"]), columns)
+    _check_examples(run, learned, examples)
+    return learned, examples
+
+
+def _check_examples(run: Run, learned: Learned, examples: Examples) -> None:
+    """Refuse files that are not of the same examples and classes."""
+    count, classes = len(examples.names), len(examples.classes)
+    found = learned.posteriors
+    shapes = {
+        "embeddings": (learned.embeddings, (count, learned.model.metric.factor.shape[1])),
+        "labels": (learned.labels, (count,)),
+        "classes": (found.classes, (classes,)),
+        "shares": (found.shares, (count, classes)),
+        "confidence": (found.confidence, (count,)),
+    }
+    for name, (tensor, shape) in shapes.items():
+        if tuple(tensor.shape) != shape:
+            raise RunError(
+                f"{run.path} is damaged: {name} in examples.safetensors have the shape {tuple(tensor.shape)}, and "
+                f"examples.json and the model want {shape}. Start again with another --out."
+            )

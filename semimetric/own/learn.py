@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +17,7 @@ from semimetric.data import apply_in_chunks, build_preprocess
 from semimetric.encoders import build_encoder
 from semimetric.errors import InputError
 from semimetric.graph import Posteriors
-from semimetric.linear import learn_metric
+from semimetric.linear import GuardWarning, learn_metric
 from semimetric.methods import METHODS, build_method
 from semimetric.own.choice import Choice, settings_for
 from semimetric.own.learned import Built, Learned, Model, posteriors_of, with_labels
@@ -68,24 +70,38 @@ def learn(
     about the task has been accepted.
     """
     if task.choice.encoder == "none":
-        return _learn_metric(task, open_run)
+        return _learn_metric(task, open_run, progress)
     return _train(task, device, open_run, progress)
 
 
-def _learn_metric(task: Task, open_run: Callable[[], Run] | None) -> Learned:
+def _learn_metric(task: Task, open_run: Callable[[], Run] | None, progress: Progress | None) -> Learned:
     """A metric on vectors, without a network."""
     settings, _ = settings_for(task.method, task.kind, task.labels, task.changes, linear=True)
     preprocess = build_preprocess(task.choice.preprocess, task.inputs)
     scaled = apply_in_chunks(preprocess, task.inputs).double()
     values = dataclasses.asdict(settings)
     values.pop("components", None)
-    fit = learn_metric(scaled, task.labels, task.method, task.n_components, task.seed, **values)
+    with _telling(progress):
+        fit = learn_metric(scaled, task.labels, task.method, task.n_components, task.seed, **values)
     model = Model(preprocess, None, fit.metric)
     embeddings = model.embed(task.inputs)
     if open_run is not None:
         open_run()
     found = posteriors_of(embeddings, task.labels)
     return Learned(model, task.built(), embeddings, task.labels, found, {"guards": list(fit.guards)})
+
+
+@contextmanager
+def _telling(progress: Progress | None) -> Iterator[None]:
+    """Let what a method had to change be told by ``progress``, where there is one, as in training."""
+    if progress is None:
+        yield
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", GuardWarning)
+        yield
+    for warning in caught:
+        progress.warn(str(warning.message))
 
 
 def _train(task: Task, device: torch.device, open_run: Callable[[], Run] | None, progress: Progress | None) -> Learned:

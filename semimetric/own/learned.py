@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from semimetric.data import Preprocess, PreprocessName, apply_in_chunks
+from semimetric.data import Fit, Preprocess, PreprocessName, apply_in_chunks
 from semimetric.encoders import encode
 from semimetric.errors import InputError
 from semimetric.graph import Posteriors, class_posteriors, nearest_neighbors
@@ -43,12 +43,15 @@ class Model:
         return copy.deepcopy(self.encoder).double()  # type: ignore[union-attr]
 
     def embed(self, inputs: Tensor) -> Tensor:
-        """Embeddings (N, l) of inputs (N, ...) that are not scaled yet, on the CPU, in float64.
+        """Embeddings (N, l) of inputs (N, ...) that are not scaled yet, on the CPU, in float64."""
+        return self.embed_scaled(apply_in_chunks(self.preprocess, inputs))
+
+    def embed_scaled(self, scaled: Tensor) -> Tensor:
+        """As ``embed``, of inputs that are scaled already.
 
         Vectors are few numbers, and a network computes on them in float64: one embedding is then the same whatever
         others are computed beside it.
         """
-        scaled = apply_in_chunks(self.preprocess, inputs)
         if self.encoder is None:
             features = scaled.to(self.device).double()
         elif scaled.ndim == 2:
@@ -63,7 +66,8 @@ class Built:
     """What a model is built of, in words and numbers, so that it can be built again.
 
     ``kind`` and ``shape`` are of an example as it is given, ``inputs`` is the shape of what is scaled; ``encoder`` is a
-    name, "none" for a metric of the inputs themselves, or empty where ``module`` names a class of the user's own.
+    name, "none" for a metric of the inputs themselves, or empty where ``module`` names a class of the user's own;
+    ``side`` and ``fit`` are of the square to which photographs are brought.
     """
 
     kind: Kind
@@ -74,6 +78,7 @@ class Built:
     module: str = ""
     backbone: str = ""
     side: int = 0
+    fit: Fit = "crop"
 
 
 @dataclass(frozen=True)
@@ -96,13 +101,17 @@ class Learned:
         """The ``k`` examples nearest to each of the embeddings ``queries`` (Q, l)."""
         return self.index.search(queries, k)
 
+    def check_named(self) -> None:
+        """Refuse to name anything where no label was given."""
+        if len(self.posteriors.classes) == 0:
+            raise InputError("there are no labels, so that nothing can be named. Fit with a few labels.")
+
     def name(self, queries: Tensor, k: int = GRAPH_NEIGHBORS) -> Tensor:
         """Class probabilities (Q, C) of embeddings (Q, l): those of the nearest examples, the nearer the more.
 
         Weights are exp(-d^2 / s) with s the mean squared distance of the k nearest.
         """
-        if len(self.posteriors.classes) == 0:
-            raise InputError("there are no labels, so that nothing can be named. Fit with a few labels.")
+        self.check_named()
         hits = self.nearest(queries, min(k, len(self.embeddings)))
         squares = torch.as_tensor(hits.distances).double().square()
         scale = squares.mean(1, keepdim=True)

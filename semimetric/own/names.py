@@ -13,6 +13,7 @@ from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 UNLABELLED = -1
+_NO_LABEL = ("", "-1", "<NA>")  # the last as pandas writes its own
 
 
 class LabelWarning(UserWarning):
@@ -22,8 +23,9 @@ class LabelWarning(UserWarning):
 def number_labels(y: Any) -> tuple[NDArray[Any], Tensor]:
     """The classes in ascending order, and for every entry of ``y`` (N,) the number of its class, -1 for none.
 
-    An entry without a label is -1; among texts None, "" and "-1" too. Where -1 and 1 are all there is, they are the two
-    classes of scikit-learn's binary problems, which is warned of: a single class would teach nothing.
+    An entry without a label is -1 or NaN; among texts None, "", "-1" and a table's missing value, too. Where -1 and 1
+    are all there is, they are the two classes of scikit-learn's binary problems, which is warned of: a single class
+    would teach nothing.
     """
     values = column_or_1d(y.cpu().numpy() if isinstance(y, Tensor) else y, warn=True)
     known = is_labelled(values)
@@ -58,12 +60,10 @@ def is_labelled(values: Any) -> NDArray[np.bool_]:
     array = np.asarray(values)
     if array.dtype.kind in "OUS":
         return np.array([_is_label(value) for value in array.tolist()], dtype=bool)
-    return np.asarray(array != UNLABELLED)
+    return np.asarray((array != UNLABELLED) & (array == array))
 
 
 def _is_label(value: Any) -> bool:
-    return value is not None and value not in ("", "-1", b"", b"-1") and not (_is_number(value) and value == UNLABELLED)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if isinstance(value, int | float | np.number) and not isinstance(value, bool):
+        return bool(value != UNLABELLED and value == value)
+    return value is not None and str(value) not in _NO_LABEL

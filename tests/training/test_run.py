@@ -38,13 +38,26 @@ def test_resume_of_nothing_starts_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", ["checkpoint.safetensors", "model.safetensors", "initial.json"])
 def test_a_run_that_lost_a_file_is_not_continued(tmp_path: Path, lost: str) -> None:
-    run = Run.create(tmp_path / "run", {})
+    run = Run.create(tmp_path / "run", {"dataset": "digits"})
     for name in {"checkpoint.safetensors", "model.safetensors", "preprocess.safetensors"} - {lost}:
         run.write_tensors(name, {"a": torch.zeros(1)})
     for name in {"initial.json", "metrics.jsonl"} - {lost}:
         run.write(name, {})
     with pytest.raises(RunError, match=f"is damaged: {lost} is missing"):
-        Run.resume(tmp_path / "run", {})
+        Run.resume(tmp_path / "run", {"dataset": "digits"})
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_has_lost_nothing(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".config.json.abcdefgh.tmp").write_text("{")
+    run = Run.resume(tmp_path / "run", {"a": 1})
+    run.log({"epoch": 0})
+    (run.path / ".checkpoint.safetensors.12345678.tmp").write_bytes(b"half")
+    Run.resume(run.path, {"a": 1})
+    assert sorted(path.name for path in run.path.iterdir()) == ["config.json", "metrics.jsonl"]
+    run.log({"epoch": 1})
+    with pytest.raises(RunError, match=r"checkpoint\.safetensors, .* is missing"):
+        Run.resume(run.path, {"a": 1})
 
 
 def test_a_damaged_log_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
