@@ -10,9 +10,8 @@ import io
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 from pathlib import Path
 from typing import BinaryIO
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 
 from semimetric.data import Collection, read_collection
-from semimetric.data.own_tables import TABLE_SUFFIXES
+from semimetric.data.own_tables import TABLE_SUFFIXES, read_features
 from semimetric.errors import InputError, RunError
 from semimetric.files import (
     clear_leftovers,
@@ -63,25 +62,13 @@ class Embedded:
 def new_examples(
     loaded: Loaded, source: Path, label_column: str | None = None, id_column: str | None = None
 ) -> Collection:
-    """New examples for a run, from a folder or table.
-
-    Where the columns of labels and of names had to be named for the run, they are known for new tables that have them.
-    """
+    """New examples for a run, from a folder or table; of a table with named columns, those that the run knows."""
     if source.is_dir() or source.suffix.lower() in TABLE_SUFFIXES:
         check_kind(loaded, "photographs" if source.is_dir() else "vectors")
     known = loaded.examples
-    labels = (label_column,) if label_column else (known.label_column or None, None)
-    names = (id_column,) if id_column else (known.id_column or None, None)
-    return check_fits(loaded, _read_by(source, list(dict.fromkeys(product(labels, names)))))
-
-
-def _read_by(source: Path, columns: list[tuple[str | None, str | None]]) -> Collection:
-    """The examples by the first columns of labels and names that a table has; what is wrong is told of the last."""
-    for label, name in columns[:-1]:
-        with suppress(InputError):
-            return read_collection(source, label_column=label, id_column=name)
-    label, name = columns[-1]
-    return read_collection(source, label_column=label, id_column=name)
+    if known.columns and source.suffix.lower() in (".csv", ".tsv", ".parquet"):
+        return check_fits(loaded, read_features(source, known.columns, id_column or known.id_column or None))
+    return check_fits(loaded, read_collection(source, label_column=label_column, id_column=id_column))
 
 
 def check_fits(loaded: Loaded, collection: Collection) -> Collection:
@@ -90,7 +77,7 @@ def check_fits(loaded: Loaded, collection: Collection) -> Collection:
     check_kind(loaded, "photographs" if collection.paths is not None else "vectors")
     if collection.features is None:
         return collection
-    features = _columns_of_run(loaded, collection, collection.features)
+    features = collection.features
     if features.shape[1] != prod(built.shape):
         raise InputError(
             f"the run was trained on {prod(built.shape)} features, and these have {features.shape[1]}. Give the same "
@@ -106,18 +93,6 @@ def check_kind(loaded: Loaded, kind: Kind) -> None:
     trained = loaded.estimator.learned_.built.kind
     if (trained, kind) not in SAME_KIND:
         raise InputError(f"the run was trained on {trained}, and these are {kind}. Give {WANTED[trained]}.")
-
-
-def _columns_of_run(loaded: Loaded, collection: Collection, features: Tensor) -> Tensor:
-    """The features by the names that the run has for them, where both have names."""
-    wanted = loaded.examples.columns
-    if not wanted or not collection.columns:
-        return features
-    lost = [name for name in wanted if name not in collection.columns]
-    if lost:
-        more = f" and {len(lost) - 1} others" if len(lost) > 1 else ""
-        raise InputError(f"the table lacks the column {lost[0]!r}{more}, which the run was trained on. Add it.")
-    return features[:, [collection.columns.index(name) for name in wanted]]
 
 
 def embed_chunks(loaded: Loaded, collection: Collection, progress: Progress | None = None) -> Iterator[Embedded]:

@@ -32,7 +32,7 @@ from semimetric.own import (
     photographs,
     vectors,
 )
-from semimetric.own.names import UNLABELLED, is_labelled, number_labels
+from semimetric.own.names import UNLABELLED, as_array, is_labelled, number_labels
 from semimetric.training import choose_device
 
 Array = NDArray[Any]
@@ -80,7 +80,7 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
         self.classes_ = classes
         self.learned_ = learned
         self.n_iter_ = max(1, learned.facts.get("epochs", 1))
-        self.embedding_ = learned.embeddings.numpy()
+        self.embedding_ = learned.embeddings.numpy().copy()
         self.label_distributions_ = learned.posteriors.shares.numpy()
         self.confidence_ = learned.posteriors.confidence.numpy()
 
@@ -135,12 +135,16 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy of ``predict`` on the examples that have a label."""
         check_is_fitted(self)
-        known = np.ones(len(y), dtype=bool) if UNLABELLED in self.classes_ else is_labelled(y)
+        binary = self.classes_.dtype.kind in "iuf" and UNLABELLED in self.classes_
+        known = np.ones(len(y), dtype=bool) if binary else is_labelled(y)
         if not known.any():
             raise InputError("y holds no label, so that nothing can be scored. Give labels of some examples.")
+        named = self.predict(X)
+        check_consistent_length(named, known)
+        wanted = as_array(y)[known]
+        wanted = wanted.astype(str) if self.classes_.dtype.kind == "U" else np.asarray(wanted.tolist())
         weights = None if sample_weight is None else np.asarray(sample_weight)[known]
-        named = self.predict(X)[known]
-        return float(accuracy_score(np.asarray(y)[known].astype(named.dtype), named, sample_weight=weights))
+        return float(accuracy_score(wanted, named[known], sample_weight=weights))
 
     def _samples(self, X: Any, reset: bool) -> Samples:
         """``X`` as what it is: paths, images, or else a matrix, checked as scikit-learn does."""
@@ -156,6 +160,7 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
     def _counted(self, samples: Samples, features: int, reset: bool) -> Samples:
         if reset:
             self.n_features_in_ = features
+            self.__dict__.pop("feature_names_in_", None)
         return samples
 
     def _embed(self, samples: Samples) -> Tensor:
@@ -265,7 +270,10 @@ class SemiMetric(MetricEstimator):
         choice = choose(samples.kind, samples.shape(), self.method, self.wishes(), device)
         seed = seed_of(self.random_state)
         sight = choice.sight(seed)
-        return learn(self.task(samples, read(samples, sight, device), labels, choice, sight, seed), device)
+        learned = learn(self.task(samples, read(samples, sight, device), labels, choice, sight, seed), device)
+        if learned.facts.get("interrupted"):
+            raise KeyboardInterrupt
+        return learned
 
     def task(
         self, samples: Samples, inputs: Tensor, labels: Tensor, choice: Choice, sight: Sight | None, seed: int

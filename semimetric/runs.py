@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 import semimetric
-from semimetric.data import Collection, labels_as_numbers
+from semimetric.data import Collection
 from semimetric.data.images import check_photo_options
 from semimetric.errors import InputError, RunError
 from semimetric.estimator import MetricEstimator, SemiMetric, seed_of
@@ -25,6 +25,7 @@ from semimetric.linear_estimators import APIT, APLLR, ISDML, LRML, SERAPH
 from semimetric.methods import METHODS
 from semimetric.own import Choice, Kind, Samples, Sight, choose, encoder_for, learn, photographs, settings_for, vectors
 from semimetric.own.folder import Examples, read_learned, version_differences, versions, write_learned
+from semimetric.own.names import number_labels
 from semimetric.training import Progress, Run, Silent, choose_device
 
 ESTIMATORS: dict[str, type[MetricEstimator]] = {
@@ -51,12 +52,18 @@ def save(estimator: MetricEstimator, path: Path | str, names: Any = None) -> Non
     ``names`` (N,) are those of its examples, their numbers unless given.
     """
     check_is_fitted(estimator)
+    if type(estimator) not in ESTIMATORS.values():
+        raise InputError(
+            f"{type(estimator).__name__} is a class of your own, which load does not know. Save the estimator that it "
+            "is made of."
+        )
     learned = estimator.learned_
     names = tuple(str(name) for name in (range(len(learned.labels)) if names is None else names))
     if len(names) != len(learned.labels):
         raise InputError(f"names must be of the {len(learned.labels)} examples of fit, got {len(names)}.")
     run = Run.create(Path(path), _config(estimator) | {"data": {"examples": len(names)}})
-    write_learned(run, learned, Examples(names, "", tuple(estimator.classes_)))
+    columns = tuple(str(name) for name in getattr(estimator, "feature_names_in_", ()))
+    write_learned(run, learned, Examples(names, "", tuple(estimator.classes_), columns))
     run.write("result.json", dict(learned.facts))
 
 
@@ -92,6 +99,8 @@ def open_run(path: Path, encoder: nn.Module | None = None, device: str = "auto")
             f"{path} has settings that this version ({semimetric.__version__}) does not know: {error}. Train it again."
         ) from error
     estimator.n_features_in_ = prod(learned.built.shape)
+    if examples.columns:
+        estimator.feature_names_in_ = np.array(examples.columns, dtype=object)
     estimator.adopt(learned, np.asarray(examples.classes))
     return Loaded(estimator, examples, version_differences(config.get("versions")))
 
@@ -152,7 +161,7 @@ def fit_collection(
     if read is not None:
         read(kept)
     _check_enough(estimator.method, kept)
-    labels, classes = labels_as_numbers(kept.labels)
+    classes, labels = number_labels(kept.labels)
     task = estimator.task(samples, inputs, labels, choice, sight, seed)
     config = _config(estimator) | _origin(kept, source, choice)
 
@@ -165,7 +174,9 @@ def fit_collection(
     learned = learn(task, device, start, progress)
     run = Run.open(out)
     named = columns if kept.features is not None else (None, None)
-    examples = Examples(kept.names, str(source.resolve()), classes, kept.columns, *(name or "" for name in named))
+    examples = Examples(
+        kept.names, str(source.resolve()), tuple(classes), kept.columns, *(name or "" for name in named)
+    )
     outcome = learned.facts | {"found": kept.as_dict(), "method": estimator.method, "run": str(out)}
     outcome |= {"components": learned.embeddings.shape[1], "device": device.type, "seed": seed}
     write_learned(run, learned, examples)
@@ -183,7 +194,7 @@ def _check_early(estimator: SemiMetric, collection: Collection, choice: Choice, 
     changes = dict(estimator.settings or {}) | ({} if estimator.epochs is None else {"epochs": estimator.epochs})
     kind: Kind = "photographs" if collection.paths is not None else "vectors"
     linear = choice.encoder == "none"
-    settings_for(estimator.method, kind, labels_as_numbers(collection.labels)[0], changes, linear)
+    settings_for(estimator.method, kind, number_labels(collection.labels)[1], changes, linear)
 
 
 def _check_enough(method: str, collection: Collection) -> None:
@@ -265,10 +276,11 @@ def subset(collection: Collection, rows: list[int], skipped: dict[str, str]) -> 
 
 
 def digest_of(collection: Collection) -> str:
-    """Of names, labels and features, or of the sizes of photographs."""
+    """Of names, labels and features, or of the sizes of photographs and when they were last changed."""
     digest = hashlib.sha256(repr((collection.names, collection.labels)).encode())
     if collection.features is not None:
         digest.update(collection.features.contiguous().numpy().tobytes())
     for path in collection.paths or ():
-        digest.update(str(path.stat().st_size).encode())
+        status = path.stat()
+        digest.update(f"{status.st_size} {status.st_mtime_ns};".encode())
     return digest.hexdigest()

@@ -68,7 +68,7 @@ def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
 @pytest.mark.parametrize("kills", KILLS)
 def test_a_fit_killed_at_any_moment_is_resumed(tmp_path: Path, killer: Killer, kills: int) -> None:
     photos = write_folder(tmp_path / "photos")
-    fit = ["fit", photos, "--encoder", "small-cnn", "--side", 16, "--epochs", 4, "--resume", "--out"]
+    fit = ["fit", photos, "--encoder", "small-cnn", "--side", 16, "--epochs", 4, "--passes", 3, "--resume", "--out"]
     killer.undisturbed(*fit, tmp_path / "warm", folder=tmp_path)
     lasts, _ = killer.undisturbed(*fit, tmp_path / "whole", folder=tmp_path)
     whole = contents(tmp_path / "whole")

@@ -9,10 +9,11 @@ from typing import Any
 import typer
 
 from semimetric.commands.console import counted, print_json, say, showing_progress, stderr
-from semimetric.data import Collection, dataset_names, labels_as_numbers, read_collection
+from semimetric.data import Collection, dataset_names, read_collection
 from semimetric.errors import InputError
 from semimetric.estimator import SemiMetric, seed_of
 from semimetric.own import Task, choose
+from semimetric.own.names import number_labels
 from semimetric.protocol import ProtocolSettings
 from semimetric.runs import fit_collection, read_kept, samples_of
 from semimetric.training import PretrainSettings, choose_device
@@ -127,5 +128,5 @@ def own_task(
     sight = choice.sight(seed)
     with showing_progress() as progress:
         kept, inputs = read_kept(collection, samples, sight, device, progress)
-    numbers, _ = labels_as_numbers(kept.labels)
+    _, numbers = number_labels(kept.labels)
     return estimator.task(samples, inputs, numbers, choice, sight, seed)

@@ -1,7 +1,7 @@
 """What the examples are: benchmark datasets, labelled and unlabelled splits, input scaling, augmented views."""
 
 from semimetric.data.augment import Augmentation, augment, check_augmentation, rotate_quarters
-from semimetric.data.collection import Collection, labels_as_numbers
+from semimetric.data.collection import Collection
 from semimetric.data.examples import Dataset, Examples
 from semimetric.data.fetch import fetch_dataset
 from semimetric.data.fine_grained import Photographs
@@ -66,7 +66,6 @@ __all__ = [
     "fetch_dataset",
     "find_photographs",
     "kind_of",
-    "labels_as_numbers",
     "load_dataset",
     "partitions",
     "photograph_side",

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from semimetric.errors import InputError
@@ -123,21 +122,6 @@ def skipped_lines(skipped: Mapping[str, str]) -> Iterable[str]:
         yield f"  {', '.join(names[:_SHOWN_NAMES])}{more}: {reason}"
     if len(frequent) > _SHOWN_REASONS:
         yield f"  and {sum(count for _, count in frequent[_SHOWN_REASONS:])} more for other reasons"
-
-
-def labels_as_numbers(labels: Sequence[str | None]) -> tuple[Tensor, tuple[str, ...]]:
-    """Number the classes from 0 in natural order.
-
-    Returns
-    -------
-    numbers : Tensor
-        int64 (N,); -1 where there is no label.
-    classes : tuple of str
-        The name of each number.
-    """
-    classes = tuple(sorted({label for label in labels if label is not None}, key=natural_key))
-    number_of: dict[str | None, int] = {name: number for number, name in enumerate(classes)}
-    return torch.tensor([number_of.get(label, -1) for label in labels], dtype=torch.int64), classes
 
 
 def natural_key(text: str) -> NaturalKey:

@@ -93,6 +93,30 @@ def read_table(source: Path, label_column: str | None, id_column: str | None) ->
     return _READERS[source.suffix.lower()](source, label_column, id_column)
 
 
+def read_features(source: Path, features: Sequence[str], id_column: str | None = None) -> Collection:
+    """Read the named columns of a .csv, .tsv or .parquet table, without labels; what else it has does not matter.
+
+    Rows are named by ``id_column``, where the table has it.
+    """
+    skipped: dict[str, str] = {}
+    columns: dict[str, _Column]
+    numbers: Sequence[int]
+    if source.suffix.lower() == ".parquet":
+        columns, numbers = _parquet_columns(source)
+    else:
+        table = read_delimited(source)
+        columns, numbers = {name: _TextColumn(texts) for name, texts in table.columns.items()}, table.numbers
+        skipped |= table.skipped
+    lost = [name for name in features if name not in columns]
+    if lost:
+        raise InputError(f"{source} lacks the column {lost[0]!r}, which the run was trained on. Add it.")
+    others = [name for name in columns if name not in features]
+    known = id_column if id_column in others else None
+    identifier = find_column(others, known, ID_COLUMNS, "id_column", source)
+    kept = {name: columns[name] for name in [*features, *([identifier] if identifier else [])]}
+    return _collection(_rows_of(source, numbers, kept, None, identifier, features), skipped)
+
+
 def _read_text(source: Path, label_column: str | None, id_column: str | None) -> Collection:
     table = read_delimited(source)
     columns = {name: _TextColumn(texts) for name, texts in table.columns.items()}
@@ -101,6 +125,11 @@ def _read_text(source: Path, label_column: str | None, id_column: str | None) ->
 
 
 def _read_parquet(source: Path, label_column: str | None, id_column: str | None) -> Collection:
+    columns, numbers = _parquet_columns(source)
+    return _collection(_rows_of(source, numbers, columns, label_column, id_column), {})
+
+
+def _parquet_columns(source: Path) -> tuple[dict[str, _Column], range]:
     try:
         pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
@@ -115,8 +144,10 @@ def _read_parquet(source: Path, label_column: str | None, id_column: str | None)
         raise InputError(f"{source} cannot be read as a Parquet file: {error}. Write it again.") from error
     check_columns(table.column_names, source)
     pairs = zip(table.column_names, table.columns, strict=True)
-    columns = {name: _ArrowColumn(pyarrow, column) for name, column in pairs if not _PANDAS_INDEX.fullmatch(name)}
-    return _collection(_rows_of(source, range(len(table)), columns, label_column, id_column), {})
+    columns: dict[str, _Column] = {
+        name: _ArrowColumn(pyarrow, column) for name, column in pairs if not _PANDAS_INDEX.fullmatch(name)
+    }
+    return columns, range(len(table))
 
 
 def _rows_of(
@@ -125,10 +156,11 @@ def _rows_of(
     columns: Mapping[str, _Column],
     label_column: str | None,
     id_column: str | None,
+    wanted: Sequence[str] = (),
 ) -> _Rows:
-    """Tell the columns apart: one may hold labels, one ids, and all others must be numbers."""
+    """Tell the columns apart: one may hold labels, one ids, and all others, or those ``wanted``, must be numbers."""
     names = list(columns)
-    label = _label_column(names, label_column, source)
+    label = None if wanted else _label_column(names, label_column, source)
     unclaimed = [name for name in names if name != label]
     identifier = find_column(unclaimed if id_column is None else names, id_column, ID_COLUMNS, "id_column", source)
     features = {name: columns[name].numbers() for name in names if name not in (label, identifier)}

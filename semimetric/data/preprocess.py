@@ -41,7 +41,7 @@ class Preprocess(nn.Module, ABC):
                 f"{sorted(tensors)}; pass the state_dict of the same kind of preprocessing."
             )
         for name, tensor in tensors.items():
-            self.register_buffer(name, tensor.float())
+            self.register_buffer(name, tensor if tensor.ndim == 1 else tensor.float())  # columns may have large offsets
 
     @classmethod
     @abstractmethod

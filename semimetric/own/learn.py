@@ -20,7 +20,7 @@ from semimetric.graph import Posteriors
 from semimetric.linear import GuardWarning, learn_metric
 from semimetric.methods import METHODS, build_method
 from semimetric.own.choice import Choice, settings_for
-from semimetric.own.learned import Built, Learned, Model, posteriors_of, with_labels
+from semimetric.own.learned import Built, Learned, Model, posteriors_of, scaled_vectors, with_labels
 from semimetric.own.samples import Kind
 from semimetric.own.sight import Sight
 from semimetric.training import Progress, Run, Trainer, TrainingData
@@ -78,7 +78,7 @@ def _learn_metric(task: Task, open_run: Callable[[], Run] | None, progress: Prog
     """A metric on vectors, without a network."""
     settings, _ = settings_for(task.method, task.kind, task.labels, task.changes, linear=True)
     preprocess = build_preprocess(task.choice.preprocess, task.inputs)
-    scaled = apply_in_chunks(preprocess, task.inputs).double()
+    scaled = scaled_vectors(preprocess, task.inputs).double()
     values = dataclasses.asdict(settings)
     values.pop("components", None)
     with _telling(progress):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from semimetric.data import Fit, Preprocess, PreprocessName, apply_in_chunks
+from semimetric.data.preprocess import Identity
 from semimetric.encoders import encode
 from semimetric.errors import InputError
 from semimetric.graph import Posteriors, class_posteriors, nearest_neighbors
@@ -20,8 +21,17 @@ from semimetric.own.sight import Sight
 from semimetric.search import ExactIndex, Hits
 
 GRAPH_NEIGHBORS = 10
+NEAREST_SHARE = 1e-3
+LARGEST_ARRAY = 1 << 24
 PRIOR = 0.1
 """Of the graph over the final embedding, for methods that name no classes themselves; as ``consensus`` has them."""
+
+
+def scaled_vectors(preprocess: Preprocess, inputs: Tensor) -> Tensor:
+    """Scaled inputs (N, ...) in float32; vectors that are not scaled at all keep their precision."""
+    if inputs.ndim == 2 and isinstance(preprocess, Identity):
+        return inputs
+    return apply_in_chunks(preprocess, inputs)
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,7 @@ class Model:
 
     def embed(self, inputs: Tensor) -> Tensor:
         """Embeddings (N, l) of inputs (N, ...) that are not scaled yet, on the CPU, in float64."""
-        return self.embed_scaled(apply_in_chunks(self.preprocess, inputs))
+        return self.embed_scaled(scaled_vectors(self.preprocess, inputs))
 
     def embed_scaled(self, scaled: Tensor) -> Tensor:
         """As ``embed``, of inputs that are scaled already.
@@ -109,14 +119,21 @@ class Learned:
     def name(self, queries: Tensor, k: int = GRAPH_NEIGHBORS) -> Tensor:
         """Class probabilities (Q, C) of embeddings (Q, l): those of the nearest examples, the nearer the more.
 
-        Weights are exp(-d^2 / s) with s the mean squared distance of the k nearest.
+        Weights are 1 / (d^2 + s / 1000) with s the mean squared distance of the k nearest: a copy of an example is
+        named as that example is, however few others of its class there are.
         """
         self.check_named()
-        hits = self.nearest(queries, min(k, len(self.embeddings)))
-        squares = torch.as_tensor(hits.distances).double().square()
-        scale = squares.mean(1, keepdim=True)
-        weights = torch.where(scale > 0, -squares / torch.where(scale > 0, scale, 1.0), 0.0).softmax(1)
-        return (weights[:, :, None] * self.posteriors.shares[torch.as_tensor(hits.rows)]).sum(1)
+        k = min(k, len(self.embeddings))
+        few = max(1, LARGEST_ARRAY // (k * len(self.posteriors.classes)))
+        return torch.cat([self._name(some, k) for some in queries.split(few)])
+
+    def _name(self, queries: Tensor, k: int) -> Tensor:
+        hits = self.nearest(queries, k)
+        squares = hits.distances.double().square()
+        softened = squares + NEAREST_SHARE * squares.mean(1, keepdim=True)
+        weights = torch.where(softened > 0, 1.0 / torch.where(softened > 0, softened, 1.0), 1.0)
+        weights = weights / weights.sum(1, keepdim=True)
+        return torch.einsum("qk,qkc->qc", weights, self.posteriors.shares[hits.rows])
 
 
 def posteriors_of(embeddings: Tensor, labels: Tensor) -> Posteriors:

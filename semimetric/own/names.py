@@ -13,7 +13,7 @@ from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 UNLABELLED = -1
-_NO_LABEL = ("", "-1", "<NA>")  # the last as pandas writes its own
+_NO_LABEL = ("", "-1", "-1.0", "<NA>")  # the last as pandas writes its own
 
 
 class LabelWarning(UserWarning):
@@ -27,7 +27,7 @@ def number_labels(y: Any) -> tuple[NDArray[Any], Tensor]:
     are all there is, they are the two classes of scikit-learn's binary problems, which is warned of: a single class
     would teach nothing.
     """
-    values = column_or_1d(y.cpu().numpy() if isinstance(y, Tensor) else y, warn=True)
+    values = column_or_1d(as_array(y), warn=True)
     known = is_labelled(values)
     if is_binary(values):
         warnings.warn(
@@ -49,6 +49,16 @@ def number_labels(y: Any) -> tuple[NDArray[Any], Tensor]:
     return classes, torch.from_numpy(numbers)
 
 
+def as_array(y: Any) -> NDArray[Any]:
+    """Labels as an array in which each is what it was: a list of texts and missing values is not made all text."""
+    if isinstance(y, Tensor):
+        return np.asarray(y.cpu().numpy())
+    array = np.asarray(y)
+    if array.dtype.kind in "US" and not isinstance(y, np.ndarray):
+        return np.array(y, dtype=object)
+    return array
+
+
 def is_binary(values: Any) -> bool:
     """Whether all labels are -1 and 1."""
     array = np.asarray(values)
@@ -57,7 +67,7 @@ def is_binary(values: Any) -> bool:
 
 def is_labelled(values: Any) -> NDArray[np.bool_]:
     """Which entries (N,) have a label."""
-    array = np.asarray(values)
+    array = as_array(values)
     if array.dtype.kind in "OUS":
         return np.array([_is_label(value) for value in array.tolist()], dtype=bool)
     return np.asarray((array != UNLABELLED) & (array == array))

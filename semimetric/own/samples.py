@@ -17,6 +17,7 @@ from semimetric.errors import InputError
 Kind = Literal["vectors", "images", "photographs"]
 
 _CHANNELS = (1, 3)
+_WITH_TRANSPARENCY = (2, 4)
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,11 @@ def images(values: Any) -> Samples:
         )
     if tensor.shape[1] not in _CHANNELS and tensor.shape[3] in _CHANNELS:
         tensor = tensor.movedim(3, 1)
+    if tensor.shape[1] not in _CHANNELS and tensor.shape[3] in _WITH_TRANSPARENCY:
+        raise InputError(
+            f"X has the shape {tuple(tensor.shape)}, as images with transparency in their last axis. Leave it out, or "
+            "give the channels before height and width."
+        )
     if tensor.is_floating_point():
         check_finite(tensor, "X")
     elif tensor.dtype != torch.uint8:

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from semimetric.data import Fit, PhotoReader
-from semimetric.descriptors import seeing_bytes
+from semimetric.data import Fit, PhotoReader, build_preprocess
+from semimetric.descriptors import PREPROCESS, seeing_bytes
 from semimetric.encoders import encode
 
 BATCH = 64
@@ -50,4 +50,5 @@ class Sight:
         """Descriptors (N, d) of images in memory (N, 3, H, W), bytes, or the images where nothing describes them."""
         if self.network is None:
             return images
+        build_preprocess(PREPROCESS, images)  # refuses what is not in the range 0 to 255
         return encode(seeing_bytes(self.network).to(device), images).cpu()

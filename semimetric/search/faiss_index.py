@@ -68,7 +68,12 @@ class FaissIndex:
             with temporary.open("ab") as file:
                 file.write(seal)
 
-        write_atomically(path, write)
+        if path.is_dir():
+            raise InputError(f"path {str(path)!r} is a folder. Name a file.")
+        try:
+            write_atomically(path, write)
+        except OSError as error:
+            raise InputError(f"{path} cannot be written: {error}. Choose another place.") from error
 
     def __len__(self) -> int:
         return int(self._index.ntotal)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,9 +61,9 @@ def single_precision(value: Any, name: str, width: int | None = None) -> Tensor:
 
 def check_k(k: int) -> int:
     """How many to find: a whole number from 1."""
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise InputError(f"k must be a whole number of at least 1, got {k!r}. Ask for the nearest one at least.")
-    return k
+    return int(k)
 
 
 def nearest_first(distances: Tensor, rows: Tensor) -> Hits:

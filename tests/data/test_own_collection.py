@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semimetric.data import Collection, labels_as_numbers
+from semimetric.data import Collection
 from semimetric.data.collection import label_texts, natural_key
 from semimetric.errors import InputError
 
@@ -55,22 +55,6 @@ def test_entries_must_fit_together() -> None:
         Collection(("a", "b"), ("x", "y"), None, torch.zeros(3, 2), (), {})
     with pytest.raises(InputError, match="'a' is there twice"):
         Collection(("a", "b", "a"), ("x", "y", "z"), None, None, (), {})
-
-
-def test_labels_as_numbers() -> None:
-    numbers, classes = labels_as_numbers(["10", None, "9", "10", "x"])
-    assert classes == ("9", "10", "x")
-    assert numbers.dtype == torch.int64
-    assert numbers.tolist() == [1, -1, 0, 1, 2]
-    numbers, classes = labels_as_numbers([None])
-    assert (numbers.tolist(), classes) == ([-1], ())
-
-
-@given(st.lists(st.none() | st.text(max_size=5)))
-def test_labels_come_back_from_their_numbers(labels: list[str | None]) -> None:
-    numbers, classes = labels_as_numbers(labels)
-    assert [None if number < 0 else classes[number] for number in numbers.tolist()] == labels
-    assert len(set(classes)) == len(classes)
 
 
 @given(st.lists(st.text(alphabet="aB10²٣é ", max_size=6)))
