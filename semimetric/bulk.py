@@ -67,7 +67,7 @@ def new_examples(
         check_kind(loaded, "photographs" if source.is_dir() else "vectors")
     known = loaded.examples
     if known.columns and source.suffix.lower() in (".csv", ".tsv", ".parquet"):
-        return check_fits(loaded, read_features(source, known.columns, id_column or known.id_column or None))
+        return check_fits(loaded, read_features(source, known.columns, id_column, known.id_column or None))
     return check_fits(loaded, read_collection(source, label_column=label_column, id_column=id_column))
 
 

@@ -363,6 +363,9 @@ def main() -> None:
     except SemimetricError as error:
         stderr.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         raise SystemExit(2) from error
+    except OSError as error:
+        stderr.print(f"[red]error:[/red] {escape(str(error))}. Check that path and its permissions.", highlight=False)
+        raise SystemExit(2) from error
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "memory" not in str(error):
             raise

@@ -381,6 +381,7 @@ def test_own_data_must_be_there_and_named(home: Path, tmp_path: Path) -> None:
     assert "there is none" in semimetric("fit", tmp_path / "nowhere", "--out", tmp_path / "run").sentence()
     assert "say: --dataset digits" in semimetric("fit", "digits", "--out", tmp_path / "run").sentence()
     assert "--out is missing" in semimetric("fit", home / "photos").sentence()
+    assert "x" * 5000 in semimetric("suggest", "x" * 5000).sentence()  # longer than any name may be
     assert "has no test set" in semimetric("evaluate", home / "run").sentence()
 
 
@@ -419,12 +420,11 @@ def test_a_run_may_be_put_into_folders_that_are_not_there_yet(home: Path, tmp_pa
         ("embed {run} {photos} -o {new}", "--out must end in"),
         ("embed {run} {photos} -o {new}/folder.npy", "is a folder"),
         ("embed {run} {new}/nowhere -o {new}/out.npy", "there is none"),
-        ("embed {wine} {wine}.csv -o {new}/out.npy --label-column hue", "'hue' is not in"),
         ("embed {wine} {wine}.csv -o {new}/out.npy --id-column hue", "'hue' is not in"),
         ("predict {run} {photos} -o {new}/nowhere/out.csv", "there is no folder"),
         ("predict {run} {photos} -o {new}/out.npy", "--out must end in .csv"),
         ("search {run} {new}/nowhere.jpg", "there is no such file"),
-        ("search {wine} {new}/nowhere.csv", "there is none"),
+        ("search {wine} {new}/nowhere.csv", "No such file"),
         ("search {wine} {photos}/red", "trained on vectors, and these are photographs"),
         ("search {wine} {photos}/nowhere.jpg", "trained on vectors, and these are photographs"),
         ("search {run} {wine}.csv", "trained on photographs, and these are vectors"),

@@ -93,10 +93,12 @@ def read_table(source: Path, label_column: str | None, id_column: str | None) ->
     return _READERS[source.suffix.lower()](source, label_column, id_column)
 
 
-def read_features(source: Path, features: Sequence[str], id_column: str | None = None) -> Collection:
+def read_features(
+    source: Path, features: Sequence[str], id_column: str | None = None, usual_id: str | None = None
+) -> Collection:
     """Read the named columns of a .csv, .tsv or .parquet table, without labels; what else it has does not matter.
 
-    Rows are named by ``id_column``, where the table has it.
+    Rows are named by ``id_column``, which must be there, or else by ``usual_id``, where the table has it.
     """
     skipped: dict[str, str] = {}
     columns: dict[str, _Column]
@@ -111,8 +113,8 @@ def read_features(source: Path, features: Sequence[str], id_column: str | None =
     if lost:
         raise InputError(f"{source} lacks the column {lost[0]!r}, which the run was trained on. Add it.")
     others = [name for name in columns if name not in features]
-    known = id_column if id_column in others else None
-    identifier = find_column(others, known, ID_COLUMNS, "id_column", source)
+    usual = ID_COLUMNS if usual_id is None else (usual_id, *ID_COLUMNS)
+    identifier = find_column(others, id_column, usual, "id_column", source)
     kept = {name: columns[name] for name in [*features, *([identifier] if identifier else [])]}
     return _collection(_rows_of(source, numbers, kept, None, identifier, features), skipped)
 
