@@ -52,6 +52,8 @@ def save(estimator: MetricEstimator, path: Path | str, names: Any = None) -> Non
     ``names`` (N,) are those of its examples, their numbers unless given.
     """
     check_is_fitted(estimator)
+    if Path(path).exists():
+        raise InputError(f"{path} is there already, and a run is never overwritten. Choose another path, or remove it.")
     if type(estimator) not in ESTIMATORS.values():
         raise InputError(
             f"{type(estimator).__name__} is a class of your own, which load does not know. Save the estimator that it "

@@ -378,7 +378,7 @@ def test_options_of_own_data_are_refused_for_benchmarks(tmp_path: Path, option: 
 
 
 def test_own_data_must_be_there_and_named(home: Path, tmp_path: Path) -> None:
-    assert "there is none" in semimetric("fit", tmp_path / "nowhere", "--out", tmp_path / "run").sentence()
+    assert "is not there" in semimetric("fit", tmp_path / "nowhere", "--out", tmp_path / "run").sentence()
     assert "say: --dataset digits" in semimetric("fit", "digits", "--out", tmp_path / "run").sentence()
     assert "--out is missing" in semimetric("fit", home / "photos").sentence()
     assert "x" * 5000 in semimetric("suggest", "x" * 5000).sentence()  # longer than any name may be
@@ -419,7 +419,7 @@ def test_a_run_may_be_put_into_folders_that_are_not_there_yet(home: Path, tmp_pa
         ("embed {run} {photos} -o {new}/out.txt", "--out must end in .npy or .npz or .csv"),
         ("embed {run} {photos} -o {new}", "--out must end in"),
         ("embed {run} {photos} -o {new}/folder.npy", "is a folder"),
-        ("embed {run} {new}/nowhere -o {new}/out.npy", "there is none"),
+        ("embed {run} {new}/nowhere -o {new}/out.npy", "is not there"),
         ("embed {wine} {wine}.csv -o {new}/out.npy --id-column hue", "'hue' is not in"),
         ("predict {run} {photos} -o {new}/nowhere/out.csv", "there is no folder"),
         ("predict {run} {photos} -o {new}/out.npy", "--out must end in .csv"),

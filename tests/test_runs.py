@@ -143,7 +143,7 @@ def test_save_refuses(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("x")
-    with pytest.raises(RunError, match="not an empty folder"):
+    with pytest.raises(InputError, match="is there already, and a run is never overwritten"):
         sm.save(model, tmp_path / "full")
 
 

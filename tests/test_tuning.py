@@ -325,6 +325,7 @@ def test_ctrl_c_leaves_a_study_that_continues(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell leaves it ignored
     )
     deadline = time.monotonic() + 100
     while not (tmp_path / "study" / "best.json").exists() and time.monotonic() < deadline:

@@ -80,7 +80,7 @@ def fit_own(
         outcome = fit_collection(estimator, collection, data, out, resume, progress, tell_damaged, columns)
     if as_json:
         print_json(outcome)
-    else:
+    elif not outcome.get("interrupted"):
         _tell(outcome)
     if outcome.get("interrupted"):
         stderr.print(

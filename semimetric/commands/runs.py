@@ -163,7 +163,7 @@ def index(
 def suggest(
     run: RunFolder,
     count: Annotated[int, typer.Option("-n", min=1, help="How many examples to suggest, at most.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of the clustering.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed that draws candidates where there are very many examples.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """List the unlabelled examples whose labels would help most, the most helpful first."""

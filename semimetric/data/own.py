@@ -52,8 +52,8 @@ def read_collection(
 
 def _check_table(source: Path) -> None:
     if not os.path.isfile(source):
-        what = "it is neither a file nor a folder" if os.path.exists(source) else "there is none"
-        raise InputError(f"source must be a folder of images or a table, but {source}: {what}. Check the path.")
+        what = "is neither a file nor a folder" if os.path.exists(source) else "is not there"
+        raise InputError(f"{source} {what}. Name a folder of images or a table.")
     suffix = source.suffix.lower()
     if suffix in IMAGE_SUFFIXES:
         raise InputError(f"source must be a folder of images or a table, but {source} is an image. Name its folder.")

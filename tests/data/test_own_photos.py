@@ -220,7 +220,7 @@ def test_nothing_to_read(tmp_path: Path) -> None:
 
 
 def test_sources_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is none"):
+    with pytest.raises(InputError, match="is not there"):
         read_collection(tmp_path / "missing")
     with pytest.raises(InputError, match=r"is an image. Name its folder"):
         read_collection(touch(tmp_path / "1.jpg"))
