@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from io import TextIOWrapper
 from pathlib import Path
@@ -353,6 +354,11 @@ def _root(
     pass
 
 
+def _with_flags(message: str) -> str:
+    """Arguments of ``read_collection`` by the names that they have here."""
+    return re.sub(r"\b(label|id)_column\b", r"--\1-column", message)
+
+
 def main() -> None:
     """Run the command line; errors raised on purpose are one sentence, without a traceback."""
     for stream in (sys.stdout, sys.stderr):
@@ -361,7 +367,7 @@ def main() -> None:
     try:
         app()
     except SemimetricError as error:
-        stderr.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
+        stderr.print(f"[red]error:[/red] {escape(_with_flags(str(error)))}", highlight=False)
         raise SystemExit(2) from error
     except OSError as error:
         stderr.print(f"[red]error:[/red] {escape(str(error))}. Check that path and its permissions.", highlight=False)

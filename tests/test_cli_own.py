@@ -146,7 +146,10 @@ def test_a_list_of_labels(tmp_path: Path) -> None:
     assert "  row 10, row 11: 8.png is 'red' in row 10 and 'blue' in row 11\n" in done.out
     (tmp_path / "labels.csv").write_text("path,colour\na,b\n")
     assert "column of labels" in semimetric(*found[:-1], tmp_path / "other", *PHOTOS).sentence()
-    assert "'hue' is not in" in semimetric(*found[:-1], tmp_path / "other", "--label-column", "hue", *PHOTOS).sentence()
+    assert (
+        "--label-column 'hue' is not in"
+        in semimetric(*found[:-1], tmp_path / "other", "--label-column", "hue", *PHOTOS).sentence()
+    )
 
 
 def write_odd_folder(root: Path) -> tuple[set[str], set[str]]:
