@@ -11,7 +11,7 @@ demo: $(INSTALLED)
 	$(BIN)/semimetric fit --dataset digits --labels-per-class 5 --seed 0 --threads 1 --out runs/demo
 
 test: lint types
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
