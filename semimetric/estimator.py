@@ -279,21 +279,22 @@ class SemiMetric(MetricEstimator):
         self, samples: Samples, inputs: Tensor, labels: Tensor, choice: Choice, sight: Sight | None, seed: int
     ) -> Task:
         """What ``fit`` learns from samples that have been read as ``inputs`` (N, ...)."""
-        changes = dict(self.settings or {})
-        if self.epochs is not None:
-            changes["epochs"] = self.epochs
         return Task(
             samples.kind,
             inputs,
             labels,
             self.method,
             choice,
-            changes,
+            self.changes(),
             self.n_components,
             seed,
             sight,
             samples.shape(),
         )
+
+    def changes(self) -> dict[str, Any]:
+        """Settings of the method and of its training that are given."""
+        return dict(self.settings or {}) | ({} if self.epochs is None else {"epochs": self.epochs})
 
     def wishes(self) -> Wishes:
         """What is said about the network."""

@@ -174,7 +174,10 @@ _BASELINES_ON_CIFAR10: dict[str, Values] = {
     "deepcluster": {"views": "strong", "head_rate": 10.0, "passes": 4, "epochs": 15},
     "synthetic": {"lr": 1e-6},
 }
-"""Likewise; with weak views, or a head that has too few steps, deepcluster lost recall."""
+"""Likewise, but for instance and deepcluster, which were chosen on a part of the images.
+
+With weak views, or a head that has too few steps, deepcluster lost recall.
+"""
 
 
 def _on_photographs(values: Values) -> dict[str, Values]:

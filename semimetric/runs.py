@@ -139,12 +139,12 @@ def fit_collection(
     out: Path,
     resume: bool = False,
     progress: Progress | None = None,
-    read: Callable[[Collection], None] | None = None,
+    tell: Callable[[Collection], None] | None = None,
     columns: tuple[str | None, str | None] = (None, None),
 ) -> dict[str, Any]:
     """Learn from a collection, writing to the run folder ``out``; with ``resume`` continue what is there.
 
-    Photographs that cannot be decoded are left out, and named in the outcome; ``read`` is told what remains before
+    Photographs that cannot be decoded are left out, and named in the outcome; ``tell`` is given what remains before
     anything is trained. ``columns`` are those of labels and of names that the user named of a table: new examples may
     have them as well.
     """
@@ -160,8 +160,8 @@ def fit_collection(
         progress.warn(choice.why)
     sight = choice.sight(seed)
     kept, inputs = read_kept(collection, samples, sight, device, progress)
-    if read is not None:
-        read(kept)
+    if tell is not None:
+        tell(kept)
     _check_enough(estimator.method, kept)
     classes, labels = number_labels(kept.labels)
     task = estimator.task(samples, inputs, labels, choice, sight, seed)
@@ -193,10 +193,9 @@ def _check_early(estimator: SemiMetric, collection: Collection, choice: Choice, 
         check_photo_options(choice.side, "crop", workers=None)
     if choice.side and not choice.backbone:
         encoder_for(choice, (3, choice.side, choice.side), seed)
-    changes = dict(estimator.settings or {}) | ({} if estimator.epochs is None else {"epochs": estimator.epochs})
     kind: Kind = "photographs" if collection.paths is not None else "vectors"
     linear = choice.encoder == "none"
-    settings_for(estimator.method, kind, number_labels(collection.labels)[1], changes, linear)
+    settings_for(estimator.method, kind, number_labels(collection.labels)[1], estimator.changes(), linear)
 
 
 def _check_enough(method: str, collection: Collection) -> None:

@@ -21,10 +21,14 @@ from semimetric.own.sight import Sight
 from semimetric.search import ExactIndex, Hits
 
 GRAPH_NEIGHBORS = 10
-NEAREST_SHARE = 1e-3
-LARGEST_ARRAY = 1 << 24
 PRIOR = 0.1
 """Of the graph over the final embedding, for methods that name no classes themselves; as ``consensus`` has them."""
+
+NEAREST_SHARE = 1e-3
+"""Of the mean squared distance, added to each: how much the nearest examples may outweigh the others."""
+
+LARGEST_ARRAY = 1 << 24
+"""Numbers in the largest array while examples are named."""
 
 
 def scaled_vectors(preprocess: Preprocess, inputs: Tensor) -> Tensor:
