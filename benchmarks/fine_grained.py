@@ -19,10 +19,15 @@ from consensus import spread
 from jobs import Job, changes, run_and_report
 
 from semimetric.paper.published import COLUMNS, FINE_GRAINED
+from semimetric.presets import preset_values
 
 CLASSICAL = ("lrml", "seraph", "isdml", "apllr", "apit")
 BASELINES = ("triplet", "angular", "exemplar", "rotation", "instance", "deepcluster", "synthetic")
 WIDTH = 128
+
+
+DESCRIPTORS = {"backbone": "googlenet-rmac", "encoder": "linear", "preprocess": "none", "augmentation": "vectors"}
+"""What it takes to leave the network as it is, in a method whose preset trains it."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ ROWS = {
     "affinity-triplets by examples": Row("affinity-triplets", {"withheld": "examples"}),
     "consensus": Row("consensus"),
     "consensus by examples": Row("consensus", {"withheld": "examples"}),
+    "consensus on descriptors": Row("consensus", DESCRIPTORS),
     **{name: Row(name, cut=True) for name in CLASSICAL},
     **{name: Row(name) for name in BASELINES},
 }
@@ -59,6 +65,12 @@ def frozen(dataset: str, data_dir: Path | None, weights: Path, settings: dict[st
         scores = evaluate(test.inputs, test.labels)
         lines.append([f"frozen {backbone}, {side} px", "", *(f"{100 * scores[column]:.1f}" for column in COLUMNS), ""])
     return lines
+
+
+def describes(dataset: str, name: str) -> bool:
+    """Whether a row learns from descriptors, which can be kept, and not from images."""
+    row = ROWS[name]
+    return bool((preset_values("default", dataset, row.method) | row.settings)["backbone"])
 
 
 def table(dataset: str, outcomes: list[dict[str, Any]], first: list[list[str]]) -> list[list[str]]:
@@ -110,7 +122,7 @@ def main() -> None:
             ROWS[name].method,
             int(seed),
             "default",
-            weights | ({} if name == "rotation" else kept) | ROWS[name].settings | changes(args.set, name),
+            weights | (kept if describes(args.dataset, name) else {}) | ROWS[name].settings | changes(args.set, name),
             f"{args.dataset} {name}",
             WIDTH if ROWS[name].cut else None,
         )

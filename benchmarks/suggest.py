@@ -46,7 +46,9 @@ def run_way(job: Job, data_dir: Path | None, device: str) -> dict[str, Any]:
     way, budget = job.label.removeprefix(f"{job.dataset} "), job.settings
     classes = len(dataset.train.labels.unique())
     per_class = final_labels(budget) if way == "random per class" else budget["start"]
-    experiment = plan(job.dataset, job.method, job.seed, hold_back=0.0, labels_per_class=per_class // classes)
+    changes = {"epochs": budget["epochs"]} if "epochs" in budget else {}
+    changes |= {"hold_back": 0.0, "labels_per_class": per_class // classes}
+    experiment = plan(job.dataset, job.method, job.seed, **changes)
     prepared = prepare(experiment, dataset, where)
     labels, truth = prepared.data.labels, prepared.data.classes
     rounds = []
@@ -137,6 +139,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--start", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--per-round", type=int, default=10)
+    parser.add_argument("--epochs", type=int, help="of each training, other than the preset's")
     parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--device", default="auto")
@@ -152,6 +155,7 @@ def main() -> None:
     """Run what is left, print the tables, write the JSON after every job."""
     args = parse()
     budget = {"start": args.start, "rounds": args.rounds, "per_round": args.per_round}
+    budget |= {"epochs": args.epochs} if args.epochs else {}
     jobs = [
         Job(args.dataset, "consensus", int(seed), "default", budget, f"{args.dataset} {way}")
         for seed in args.seeds.split(",")

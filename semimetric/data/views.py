@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from semimetric.checks import check_choice
 from semimetric.data.augment import Augmentation, augment, check_augmentation, has_effect
 
-AugmentationKind = Literal["digits", "objects", "vectors"]
+AugmentationKind = Literal["digits", "objects", "photographs", "vectors"]
 AugmentationStrength = Literal["weak", "strong"]
-ViewKind = Literal["auto", "digits", "objects", "vectors", "none"]
-VIEW_KINDS: tuple[ViewKind, ...] = ("auto", "digits", "objects", "vectors", "none")
+ViewKind = Literal["auto", "digits", "objects", "photographs", "vectors", "none"]
+VIEW_KINDS: tuple[ViewKind, ...] = ("auto", "digits", "objects", "photographs", "vectors", "none")
 VIEW_HELP = (
     "Views: of digits (never mirrored), objects or vectors, or none; auto takes grey images for digits and colour ones "
     "for objects."
@@ -24,6 +24,7 @@ VIEW_HELP = (
 WEAK: Mapping[str, Augmentation] = {
     "digits": Augmentation(shift=1 / 14),
     "objects": Augmentation(flip=0.5, shift=1 / 8),
+    "photographs": Augmentation(flip=0.5),
     "vectors": Augmentation(noise=0.05),
 }
 """Views that hardly anyone would call another picture."""
@@ -40,6 +41,7 @@ STRONG: Mapping[str, Augmentation] = {
         grey=0.2,
         cutout=1 / 4,
     ),
+    "photographs": Augmentation(flip=0.5, shift=1 / 16, scale=0.3, brightness=0.2, contrast=0.2, saturation=0.2),
     "vectors": Augmentation(noise=0.15, drop=0.2),
 }
 """Views that take some looking, of the same class still."""

@@ -73,20 +73,29 @@ class RMAC(nn.Module):
     chunk
         In evaluation mode, how many images are seen at a time. Maps of 512 pixels are large, and a batch of a few
         hundred does not fit. In training mode a batch stays whole, as batch normalisation asks for.
+    training_sides
+        The sides in training mode, where all sizes of a batch at once take a multiple of the time and memory.
     """
 
     def __init__(
-        self, network: nn.Module, sides: tuple[int, ...] = (512, 362, 256), levels: int = 3, chunk: int = 8
+        self,
+        network: nn.Module,
+        sides: tuple[int, ...] = (512, 362, 256),
+        levels: int = 3,
+        chunk: int = 32,
+        training_sides: tuple[int, ...] = (256,),
     ) -> None:
         super().__init__()
-        if not sides:
-            raise InputError(
-                "sides must name at least one length in pixels, got none. Use for example (512, 362, 256)."
-            )
-        for value, name in (*((side, "each of sides") for side in sides), (levels, "levels"), (chunk, "chunk")):
+        for lengths, name in ((sides, "sides"), (training_sides, "training_sides")):
+            if not lengths:
+                raise InputError(f"{name} must name at least one length in pixels, got none. Use for example (256,).")
+            for side in lengths:
+                _check_whole(side, f"each of {name}")
+        for value, name in ((levels, "levels"), (chunk, "chunk")):
             _check_whole(value, name)
         self.network = network
         self.sides = tuple(sides)
+        self.training_sides = tuple(training_sides)
         self.levels = levels
         self.chunk = chunk
 
@@ -97,7 +106,8 @@ class RMAC(nn.Module):
 
     def _describe(self, images: Tensor) -> Tensor:
         features = getattr(self.network, "features", self.network)
-        rows = [rmac(features(resize_longer(images, side)), self.levels) for side in self.sides]
+        sides = self.training_sides if self.training else self.sides
+        rows = [rmac(features(resize_longer(images, side)), self.levels) for side in sides]
         return unit_features(torch.stack(rows).sum(0))
 
 

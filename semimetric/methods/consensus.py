@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +18,13 @@ from torch.nn.functional import cross_entropy
 
 from semimetric.checks import check_choice, check_fraction, check_not_negative, check_positive
 from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, Views, preset_views
+from semimetric.encoders import unit_features
 from semimetric.errors import InputError
 from semimetric.graph import Posteriors, class_posteriors, nearest_neighbors, upper_quartiles
 from semimetric.losses import contrastive_loss
 from semimetric.methods.base import Method, Needs, check_neighbor_count, random_projection
 from semimetric.methods.baseline import head_logits
-from semimetric.metric import Metric
+from semimetric.metric import Metric, within_class_share, within_class_whitening
 from semimetric.settings import setting
 
 SMALLEST_SHARE = 1e-6
@@ -109,14 +111,19 @@ class ConsensusSettings:
     selective: bool = setting(
         True, "Count only examples that are at least as sure as the mean of those taken for the same class."
     )
+    relative: bool = setting(
+        False, "Count examples by how sure they are beside the surest quarter: for many classes of few labels each."
+    )
     consistency: float = setting(1.0, "Weight of naming strong views as their examples are named.")
     contrast: float = setting(1.0, "Weight of the contrastive loss between examples of one class, by confidence.")
     contrast_temperature: float = setting(0.1, "Its temperature.")
     instance: float = setting(0.3, "Weight of the contrastive loss between the two views of each example.")
     instance_temperature: float = setting(0.1, "Its temperature.")
-    components: int = setting(
-        0, "Dimensions of the embedding, principal components of the features, at most the encoder's d; 0 keeps all."
+    components: int = setting(0, "Dimensions of the embedding, at most the encoder's d; 0 keeps all.")
+    metric: Literal["principal", "within"] = setting(
+        "principal", "What they are: principal components, or those in units of how much one class varies."
     )
+    shrinkage: float = setting(3.0, "How far that is shrunk towards the same in all directions, above 0.")
 
     def __post_init__(self) -> None:
         if self.k < 1:
@@ -126,9 +133,10 @@ class ConsensusSettings:
             raise InputError(f"head_share must be between 0 and 1, got {self.head_share}.")
         for name in ("consistency", "contrast", "instance", "components"):
             check_not_negative(getattr(self, name), name)
-        for name in ("contrast_temperature", "instance_temperature"):
+        for name in ("contrast_temperature", "instance_temperature", "shrinkage"):
             check_positive(getattr(self, name), name)
         check_choice(self.augmentation, VIEW_KINDS, "augmentation")
+        check_choice(self.metric, ("principal", "within"), "metric")
 
 
 class Consensus(Method[Agreement]):
@@ -146,16 +154,25 @@ class Consensus(Method[Agreement]):
     head: nn.Linear
     classes: Tensor
     steps: Tensor
+    centre: Tensor
+    directions: Tensor
+    placed: Tensor
     make_views: Views
 
     def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """A head for the classes that have labels, and the views that fit the inputs."""
         classes = torch.unique(labels[labels >= 0])
-        self.head = nn.utils.skip_init(nn.Linear, width, len(classes))
+        within = self.settings.metric == "within"
+        kept = self.settings.components or width
+        self.head = nn.utils.skip_init(nn.Linear, kept if within else width, len(classes))
         nn.init.zeros_(self.head.weight)  # so that it knows nothing, rather than something random, when it joins in
         nn.init.zeros_(self.head.bias)
         self.register_buffer("classes", classes)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        if within:
+            self.register_buffer("centre", torch.zeros(width))
+            self.register_buffer("directions", torch.zeros(width, kept))
+            self.register_buffer("placed", torch.zeros((), dtype=torch.bool))
         self.make_views = preset_views(inputs, self.settings.augmentation, ("weak", "strong"))
 
     def initial_metric(
@@ -176,21 +193,42 @@ class Consensus(Method[Agreement]):
     @torch.no_grad()
     def constraints(self, features: Tensor, labels: Tensor) -> Agreement:
         """The consensus of the graph and of the head, which has a say once it has been trained."""
-        neighbors = nearest_neighbors(features, self.settings.k)
-        cosines = torch.stack([(features * features[column]).sum(1) for column in neighbors.T], dim=1)
-        weights = cosines.clamp_min(0.0) ** 3
-        graph = class_posteriors(neighbors, labels, weights, self.settings.gamma, prior=PRIOR)
+        if self.settings.metric == "within" and not bool(self.placed):
+            self._place(features, labels)
+        points = self._points(features)
+        graph = self._graph_posteriors(points, labels)
         known = labels >= 0
         certain = (labels[:, None] == self.classes).double()
-        consensus = geometric_mean(
-            graph.shares, self._head_shares(features), self.settings.head_share * (self.steps > 0)
-        )
+        consensus = geometric_mean(graph.shares, self._head_shares(points), self.settings.head_share * (self.steps > 0))
         shares = torch.where(known[:, None], certain, consensus)
         named = shares.argmax(1)
         confidence = certainty(shares) * torch.where(known, 1.0, self._veto(graph.confidence, named, known))
-        weights = self._selected(confidence, named, known)
+        weights = self._selected(self._compared(confidence, known), named, known)
         nodes = torch.arange(len(labels), device=labels.device)
         return Agreement(nodes, shares, confidence, weights, known, self.classes)
+
+    def _graph_posteriors(self, points: Tensor, labels: Tensor) -> Posteriors:
+        neighbors = nearest_neighbors(points, self.settings.k)
+        cosines = torch.stack([(points * points[column]).sum(1) for column in neighbors.T], dim=1)
+        return class_posteriors(neighbors, labels, cosines.clamp_min(0.0) ** 3, self.settings.gamma, prior=PRIOR)
+
+    def _place(self, features: Tensor, labels: Tensor) -> None:
+        """Fix the space in which graph, head and losses work: that of the first features, by how classes vary there."""
+        graph = self._graph_posteriors(features, labels)
+        known = labels >= 0
+        named = torch.where(known, torch.searchsorted(self.classes, labels), graph.shares.argmax(1))
+        weights = torch.where(known, graph.confidence.max(), graph.confidence)
+        width = self.directions.shape[1]
+        metric = within_class_whitening(features, named, weights, width, self.settings.shrinkage)
+        self.centre.copy_(features.mean(0))
+        self.directions.copy_(metric.factor)
+        self.placed.fill_(True)
+
+    def _points(self, features: Tensor) -> Tensor:
+        """Where graph, head and losses see the features: as they are, or on the unit sphere of the fixed space."""
+        if self.settings.metric == "principal":
+            return features
+        return unit_features((features - self.centre) @ self.directions)
 
     def _veto(self, confidence: Tensor, named: Tensor, known: Tensor) -> Tensor:
         """How far the graph lets an example count: its confidence over the upper quartile of its class.
@@ -203,6 +241,16 @@ class Consensus(Method[Agreement]):
         typical = upper_quartiles(confidence, groups, len(self.classes) + 1)
         return (confidence / typical.clamp_min(LEAST_TYPICAL)).clamp_max(1.0)
 
+    def _compared(self, confidence: Tensor, known: Tensor) -> Tensor:
+        """How much an example counts at most: its confidence, or that over the upper quartile of the unlabelled.
+
+        Over a hundred classes a graph of few labels is hardly sure of anything, and yet surer here than there.
+        """
+        if not self.settings.relative or bool(known.all()):
+            return confidence
+        typical = upper_quartiles(confidence, known.long(), 2)
+        return torch.where(known, confidence, confidence / typical.clamp_min(SMALLEST_SHARE)).clamp_max(1.0)
+
     def _selected(self, confidence: Tensor, named: Tensor, known: Tensor) -> Tensor:
         """The confidence, 0 for those less sure than the mean of their class where the method is selective."""
         if not self.settings.selective:
@@ -213,20 +261,21 @@ class Consensus(Method[Agreement]):
         means = none.index_add(0, named, confidence * unlabelled) / counts
         return torch.where(known | (confidence >= means[named] - ROUNDING), confidence, 0.0)
 
-    def _head_shares(self, features: Tensor) -> Tensor:
-        return self._logits(features).double().softmax(1)
-
-    def _logits(self, features: Tensor) -> Tensor:
-        return head_logits(self.head, features)
+    def _head_shares(self, points: Tensor) -> Tensor:
+        return head_logits(self.head, points).double().softmax(1)
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: Agreement) -> Metric:
-        """The principal components of the features, or Euclidean distance as it is."""
-        if self.settings.components == 0:
-            return metric
-        return Metric.principal(features, self.settings.components)
+        """The principal components of the features, as they are or within classes, or Euclidean distance."""
+        s = self.settings
+        if s.metric == "within":
+            width = s.components or features.shape[1]
+            return within_class_whitening(features, constraints.targets, constraints.confidence, width, s.shrinkage)
+        return metric if s.components == 0 else Metric.principal(features, s.components)
 
     def metric_objective(self, metric: Metric, features: Tensor, constraints: Agreement) -> float:
-        """The variance of the features that the metric does not see."""
+        """The variance of the features that the metric does not see, or the share of what it sees within classes."""
+        if self.settings.metric == "within":
+            return within_class_share(metric.transform(features), constraints.targets, constraints.confidence)
         centred = features.double() - features.double().mean(0)
         return float(centred.square().sum() - metric.transform(centred).square().sum()) / len(features)
 
@@ -237,13 +286,14 @@ class Consensus(Method[Agreement]):
         n = len(constraints)
         targets, known = constraints.targets, constraints.known.to(features.dtype)
         weights = constraints.weights.to(features.dtype)
-        weak, strong = self._logits(features).split(n)
+        points = self._points(features)
+        weak, strong = head_logits(self.head, points).split(n)
         supervised = (cross_entropy(weak, targets, reduction="none") * known).sum() / known.sum().clamp_min(1.0)
         consistency = (cross_entropy(strong, targets, reduction="none") * weights).sum() / n
-        points = metric.transform(features)
         s = self.settings
-        contrast = contrastive_loss(points, targets.repeat(2), weights.repeat(2), s.contrast_temperature)
-        instance = contrastive_loss(points, constraints.nodes.repeat(2), None, s.instance_temperature)
+        embedded = points if s.metric == "within" else metric.transform(features)
+        contrast = contrastive_loss(embedded, targets.repeat(2), weights.repeat(2), s.contrast_temperature)
+        instance = contrastive_loss(embedded, constraints.nodes.repeat(2), None, s.instance_temperature)
         return supervised + s.consistency * consistency + s.contrast * contrast + s.instance * instance
 
     def posteriors(self, constraints: Agreement) -> Posteriors:
@@ -256,7 +306,7 @@ class Consensus(Method[Agreement]):
         if not bool(unlabelled.any()):
             return {}
         confidence = constraints.confidence[unlabelled]
-        alike = self._head_shares(features).argmax(1) == constraints.targets
+        alike = self._head_shares(self._points(features)).argmax(1) == constraints.targets
         return {
             "confidence": float(confidence.mean()),
             "coverage@0.9": float((confidence >= 0.9).double().mean()),

@@ -31,7 +31,7 @@ from semimetric.metric.mahalanobis import Metric, near_isometry
 from semimetric.metric.priors import likelihood_ratio_prior
 from semimetric.metric.rules import CGResult
 from semimetric.metric.scatters import PairScatters, pair_means, pair_scatters, weighted_energy, weighted_scatter
-from semimetric.metric.whiten import whitening
+from semimetric.metric.whiten import whitening, within_class_share, within_class_whitening
 
 __all__ = [
     "AngularProblem",
@@ -65,4 +65,6 @@ __all__ = [
     "weighted_energy",
     "weighted_scatter",
     "whitening",
+    "within_class_share",
+    "within_class_whitening",
 ]

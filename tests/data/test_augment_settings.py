@@ -31,10 +31,12 @@ def test_presets_are_what_they_are_said_to_be() -> None:
     assert augmentation_for("objects", "strong").operations == 0
     assert augmentation_for("objects", "strong").scale == 0.6
     assert augmentation_for("objects", "strong").cutout == 0.25
+    assert augmentation_for("photographs", "weak") == Augmentation(flip=0.5)
+    assert augmentation_for("photographs", "strong").scale < augmentation_for("objects", "strong").scale
     assert augmentation_for("vectors", "weak") == Augmentation(noise=0.05)
     assert augmentation_for("vectors", "strong") == Augmentation(noise=0.15, drop=0.2)
     assert list(WEAK) == list(STRONG) == KINDS
-    with pytest.raises(InputError, match="kind must be one of digits, objects, vectors, got 'faces'"):
+    with pytest.raises(InputError, match="kind must be one of digits, objects, photographs, vectors, got 'faces'"):
         augmentation_for("faces", "weak")
     with pytest.raises(InputError, match="strength must be one of weak, strong, got 'medium'"):
         augmentation_for("digits", "medium")
@@ -46,6 +48,7 @@ def test_presets_suit_their_kinds() -> None:
     ):
         check_augmentation(augmentation_for("digits", strength), shape)
         check_augmentation(augmentation_for("objects", strength), shape)
+        check_augmentation(augmentation_for("photographs", strength), shape)
     check_augmentation(augmentation_for("vectors", "weak"), (5, 3))
     check_augmentation(augmentation_for("vectors", "weak"), (5, 3, 8, 8))
 

@@ -159,10 +159,19 @@ def test_sizes_and_pieces() -> None:
     expected = sum(rmac(resize_longer(images, side)) for side in (32, 20))
     assert torch.allclose(rows, nn.functional.normalize(expected, dim=1), atol=1e-6)
     network.seen.clear()
+    encoder.training_sides = (32, 20)
     whole = encoder.train()(images)
     assert network.seen == [(5, 3, 16, 32), (5, 3, 10, 20)]
     assert torch.allclose(whole, rows, atol=1e-6)
     assert torch.equal(RMAC(WithFeatures(), sides=(32, 20)).eval()(images), whole)
+
+
+def test_training_sees_fewer_sizes() -> None:
+    network = Colours()
+    images = random_maps(0, 5, 3, 12, 24).float()
+    rows = RMAC(network, sides=(32, 20), training_sides=(24,)).train()(images)
+    assert network.seen == [(5, 3, 12, 24)]
+    assert torch.allclose(rows, rmac(images), atol=1e-6)
 
 
 def test_it_trains_the_network_below() -> None:
@@ -209,6 +218,8 @@ def test_what_is_refused_and_how() -> None:
         rmac(torch.zeros(1, 3, 4, 4), levels=0)
     for wrong, message in (
         ({"sides": ()}, "sides must name at least one length"),
+        ({"training_sides": ()}, "training_sides must name at least one length"),
+        ({"training_sides": (0,)}, "each of training_sides must be a whole number of at least 1, got 0"),
         ({"sides": (512, 0)}, "each of sides must be a whole number of at least 1, got 0"),
         ({"sides": (0.5,)}, "each of sides must be a whole number of at least 1, got 0.5"),
         ({"levels": 0}, "levels must be"),

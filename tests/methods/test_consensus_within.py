@@ -1,0 +1,114 @@
+"""``consensus`` in the space of how classes vary, and with weights beside the surest quarter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from semimetric.encoders import unit_features
+from semimetric.evaluation import recall_at_k
+from semimetric.methods import build_method
+from semimetric.methods.consensus import Consensus
+from semimetric.metric import within_class_whitening
+from semimetric.training import Trainer, TrainingData, TrainingSettings
+
+CLASSES, WIDTH, KEPT = 12, 20, 6
+
+
+def many_classes(per_class: int = 20, labelled: int = 2, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Unit features of many classes under noise that is large in some directions; labels of a few; true classes."""
+    generator = torch.Generator().manual_seed(seed)
+    classes = torch.arange(CLASSES).repeat(per_class)
+    centres = torch.zeros(CLASSES, WIDTH)
+    centres[:, :KEPT] = torch.randn(CLASSES, KEPT, generator=generator)
+    noise = torch.randn(len(classes), WIDTH, generator=generator) * 0.2
+    noise[:, KEPT : KEPT + 4] *= 6
+    labels = torch.where(torch.arange(len(classes)) < labelled * CLASSES, classes, -1)
+    return unit_features(centres[classes] + noise), labels, classes
+
+
+def prepared(points: Tensor, labels: Tensor, **values) -> Consensus:
+    method = build_method("consensus", **({"k": 6, "components": KEPT} | values))
+    method.prepare(points, labels, points.shape[1], torch.Generator().manual_seed(0))
+    return method
+
+
+def test_the_space_is_that_of_the_first_features_and_stays() -> None:
+    points, labels, _ = many_classes()
+    method = prepared(points, labels, metric="within")
+    method.constraints(points, labels)
+    placed = method.directions.clone()
+    assert placed.shape == (WIDTH, KEPT)
+    assert bool(method.placed)
+    method.constraints(points.flip(1), labels)
+    torch.testing.assert_close(method.directions, placed)
+
+
+def test_pseudo_labels_are_better_in_it_than_among_the_features_as_they_are() -> None:
+    points, labels, classes = many_classes()
+    right = {
+        metric: prepared(points, labels, metric=metric).constraints(points, labels).quality(classes)
+        for metric in ("principal", "within")
+    }
+    assert right["within"]["right_pseudo_labels"] > right["principal"]["right_pseudo_labels"] + 0.1
+
+
+def test_the_embedding_is_renewed_from_what_examples_are_taken_for() -> None:
+    points, labels, classes = many_classes()
+    method = prepared(points, labels, metric="within", shrinkage=0.5)
+    start = method.initial_metric(WIDTH, torch.Generator().manual_seed(0))
+    found = method.constraints(points, labels)
+    metric = method.update_metric(start, points, found)
+    expected = within_class_whitening(points, found.targets, found.confidence, KEPT, 0.5)
+    torch.testing.assert_close(metric.factor, expected.factor)
+    assert method.metric_objective(metric, points, found) < method.metric_objective(start, points, found)
+    assert recall_at_k(metric.transform(points), classes, (1,))[1] > recall_at_k(points, classes, (1,))[1]
+
+
+def test_all_dimensions_are_kept_where_none_are_named() -> None:
+    points, labels, _ = many_classes()
+    method = prepared(points, labels, metric="within", components=0)
+    metric = method.update_metric(None, points, method.constraints(points, labels))
+    assert metric.factor.shape == (WIDTH, WIDTH)
+
+
+def test_training_in_it_resumes_from_its_state() -> None:
+    points, labels, _ = many_classes()
+    method = prepared(points, labels, metric="within")
+    method.constraints(points, labels)
+    again = prepared(points, labels, metric="within")
+    again.load_state_dict(method.state_dict())
+    torch.testing.assert_close(again.constraints(points, labels).shares, method.constraints(points, labels).shares)
+
+
+def test_a_network_is_trained_through_it() -> None:
+    points, labels, _ = many_classes()
+    torch.manual_seed(0)
+    encoder = torch.nn.Linear(WIDTH, WIDTH)
+    values = {"k": 6, "components": KEPT, "metric": "within", "relative": True}
+    settings = TrainingSettings(epochs=3, batch_size=60, optimizer="adamw", lr=1e-3, selection="last")
+    trainer = Trainer(encoder, build_method("consensus", **values), TrainingData(points, labels), settings)
+    before = encoder.weight.detach().clone()
+    result = trainer.fit()
+    assert not torch.equal(before, result.encoder.weight)
+    assert result.metric.factor.shape == (WIDTH, KEPT)
+    assert bool(result.metric.factor.isfinite().all())
+
+
+def test_beside_the_surest_quarter_a_quarter_counts_in_full() -> None:
+    points, labels, _ = many_classes()
+    plain = prepared(points, labels, selective=False).constraints(points, labels)
+    beside = prepared(points, labels, selective=False, relative=True).constraints(points, labels)
+    free = ~plain.known
+    torch.testing.assert_close(beside.confidence, plain.confidence)
+    assert float((beside.weights[free] == 1).double().mean()) == pytest.approx(0.25, abs=0.01)
+    assert bool((beside.weights[free] >= plain.weights[free]).all())
+    order = plain.weights[free].argsort()
+    assert bool((beside.weights[free][order].diff() >= 0).all())
+
+
+def test_with_every_label_known_there_is_nothing_to_compare_with() -> None:
+    points, _, classes = many_classes()
+    found = prepared(points, classes, relative=True).constraints(points, classes)
+    torch.testing.assert_close(found.weights, torch.ones_like(found.weights))
