@@ -191,9 +191,11 @@ def write_result(path: Path | None, value: dict[str, Any]) -> None:
 
 
 def rounded(value: Any) -> Any:
-    """The same value with five significant digits, which is more than any of these measurements has."""
+    """The same value with five significant digits, more than any measurement here has, and files by their names."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
+    if isinstance(value, str):
+        return Path(value).name if value.startswith("/") else value
     if isinstance(value, dict):
         return {name: rounded(entry) for name, entry in value.items()}
     return [rounded(entry) for entry in value] if isinstance(value, list) else value

@@ -16,8 +16,8 @@ AugmentationStrength = Literal["weak", "strong"]
 ViewKind = Literal["auto", "digits", "objects", "photographs", "vectors", "none"]
 VIEW_KINDS: tuple[ViewKind, ...] = ("auto", "digits", "objects", "photographs", "vectors", "none")
 VIEW_HELP = (
-    "Views: of digits (never mirrored), objects or vectors, or none; auto takes grey images for digits and colour ones "
-    "for objects."
+    "Views: of digits (never mirrored), objects, photographs (gentle, for pretrained networks), vectors, or none; auto "
+    "takes grey images for digits and colour ones for objects."
 )
 
 
