@@ -12,6 +12,9 @@ from semimetric.training import TrainingSettings
 
 Values = dict[str, Any]
 
+Material = Literal["vectors", "images", "descriptors", "pretrained"]
+"""What a network of your own data sees: vectors, images, descriptors of photographs, or images and pretrained."""
+
 _PAPER_MNIST: Values = {
     "encoder": "paper-mnist",
     "init": "gaussian",
@@ -123,27 +126,36 @@ _CONSENSUS_IMAGES: Values = _CONSENSUS_TRAINING | {
 _CONSENSUS_VECTORS: Values = {"k": 5, "gamma": 0.95, "head_share": 0.3, "instance": 0.2, "selective": False}
 """Chosen on three small tables, see docs/results.md."""
 
-_TRAINED_NETWORK: Values = {"backbone": "", "encoder": "googlenet", "preprocess": "imagenet", "side": 224}
+_MANY_CLASSES: Values = {"gamma": 0.95, "relative": True, "metric": "within"}
+"""For features that are good already: what varies within a class is told from what tells classes apart."""
+
+_GENTLY: Values = {"augmentation": "photographs", "lr": 3e-5, "average": 0.99, "batch_size": 128, "passes": 1}
+"""A pretrained network, trained: a hundred steps help on new classes, more of them forget."""
+
+_CONSENSUS_ON: dict[Material, Values] = {
+    "vectors": _CONSENSUS_VECTORS,
+    "descriptors": _MANY_CLASSES,
+    "pretrained": _MANY_CLASSES | _GENTLY | {"epochs": 5, "instance": 0.1},
+}
+
+_TRAINED_NETWORK: Values = {
+    "backbone": "",
+    "encoder": "googlenet",
+    "preprocess": "imagenet",
+    "side": 224,
+    "lr": 3e-5,
+    "epochs": 5,
+    "precision": "bfloat16",
+}
 """Images that can be turned, instead of descriptors that cannot."""
 
-_CONSENSUS_PHOTOGRAPHS: Values = {
+_CONSENSUS_PHOTOGRAPHS: Values = _CONSENSUS_ON["pretrained"] | {
     "backbone": "",
     "encoder": "googlenet-rmac",
     "preprocess": "imagenet",
-    "augmentation": "photographs",
     "precision": "bfloat16",
-    "lr": 3e-5,
-    "average": 0.99,
-    "batch_size": 128,
-    "passes": 1,
-    "epochs": 5,
-    "gamma": 0.95,
-    "relative": True,
-    "instance": 0.1,
     "components": 128,
-    "metric": "within",
 }
-"""A pretrained network, trained gently: a hundred steps help on new classes, more of them forget."""
 
 _HELD_OUT_CLASSES: Values = {"hold_back": 0.0, "selection": "validation"}
 """On photographs withheld classes judge and choose: labels say little about classes that are new."""
@@ -241,7 +253,7 @@ BY_METHOD: dict[str, dict[str, Values]] = {
         "fashion-mnist": _PAPER_TRIPLETS | {"lr": 1e-8},
         "cifar10": _PAPER_TRIPLETS | {"components": 32},
     }
-    | _on_photographs({"components": 128, "k": 50, "gamma": 0.99, "alpha": 45.0, "start": "principal"}),
+    | _on_photographs({"components": 128, "k": 50, "gamma": 0.99, "alpha": 45.0, "start": "classes"}),
     "lrml": _classical(digits=1e-6, mnist=1e-10, fashion_mnist=1e-10, cifar10=1e-9),
     "seraph": _SERAPH | {"digits": _SERAPH["digits"] | {"iterations": 10}},
     "isdml": _classical(digits=1e-8, mnist=1e-10, fashion_mnist=1e-10, cifar10=1e-9),
@@ -260,10 +272,12 @@ def training_settings(method: str, **changes: Any) -> TrainingSettings:
     return build_settings(TrainingSettings, _own_training(method) | changes, "training")
 
 
-def own_values(method: str, kind: Literal["vectors", "images"]) -> Values:
+def own_values(method: str, material: Material) -> Values:
     """Settings of the method and of its training, other than their defaults, for data of your own."""
-    vectors = _CONSENSUS_VECTORS if method == "consensus" and kind == "vectors" else {}
-    return _own_training(method) | vectors
+    values = _own_training(method)
+    if method == "consensus":
+        return values | _CONSENSUS_ON.get(material, {})
+    return values | ({"lr": 3e-5} if method in BASELINES and material == "pretrained" else {})
 
 
 def _own_training(method: str) -> Values:

@@ -195,7 +195,8 @@ def _check_early(estimator: SemiMetric, collection: Collection, choice: Choice, 
         encoder_for(choice, (3, choice.side, choice.side), seed)
     kind: Kind = "photographs" if collection.paths is not None else "vectors"
     linear = choice.encoder == "none"
-    settings_for(estimator.method, kind, number_labels(collection.labels)[1], estimator.changes(), linear)
+    material, labels = choice.material(kind), number_labels(collection.labels)[1]
+    settings_for(estimator.method, material, labels, estimator.changes(), linear)
 
 
 def _check_enough(method: str, collection: Collection) -> None:

@@ -147,7 +147,7 @@ def own_problem(task: Task, given: dict[str, Any], device: torch.device) -> Prob
     linear = task.choice.encoder == "none"
     seen = dataclasses.replace(task, labels=task.labels.index_fill(0, rows, -1), changes=_with_width(task))
     space = space_for(task.method, given, len(task.labels), network=not linear)
-    start = _in_force(space, *settings_for(task.method, task.kind, seen.labels, seen.changes, linear))
+    start = _in_force(space, *settings_for(task.method, task.material(), seen.labels, seen.changes, linear))
     run = _linear_trial(seen, task.labels, rows, device) if linear else _network_trial(seen, task.labels, rows, device)
     return Problem(space, start, {"data": _digest(task), "method": task.method, "given": given}, run)
 
@@ -177,7 +177,7 @@ def _network_trial(seen: Task, labels: Tensor, rows: Tensor, device: torch.devic
     data, judge = TrainingData(scaled, seen.labels), Judge(scaled[rows].to(device), labels[rows].to(device))
 
     def run(settings: dict[str, Any], report: Report) -> float:
-        built, training = settings_for(seen.method, seen.kind, seen.labels, seen.changes | settings)
+        built, training = settings_for(seen.method, seen.material(), seen.labels, seen.changes | settings)
 
         def trainer(progress: Progress) -> Trainer:
             learner = build_method(seen.method, **dataclasses.asdict(built))

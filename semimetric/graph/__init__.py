@@ -9,14 +9,22 @@ from semimetric.graph.density import density_affinities
 from semimetric.graph.edges import node_degrees, symmetric_edges
 from semimetric.graph.modes import graph_modes, neighbor_density
 from semimetric.graph.neighbors import nearest_neighbors
-from semimetric.graph.posteriors import Posteriors, class_posteriors, upper_quartiles
+from semimetric.graph.posteriors import (
+    Posteriors,
+    class_posteriors,
+    cosine_posteriors,
+    names_and_confidence,
+    upper_quartiles,
+)
 from semimetric.graph.propagated_form import propagated_form
 
 __all__ = [
     "Posteriors",
     "class_posteriors",
+    "cosine_posteriors",
     "density_affinities",
     "graph_modes",
+    "names_and_confidence",
     "nearest_neighbors",
     "neighbor_density",
     "node_degrees",

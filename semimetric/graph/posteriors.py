@@ -22,6 +22,10 @@ from torch import Tensor
 from semimetric.checks import check_fraction, check_labels, check_neighbors, check_not_negative, check_positive
 from semimetric.errors import InputError
 from semimetric.graph.edges import group_by_node, node_degrees, symmetric_edges
+from semimetric.graph.neighbors import nearest_neighbors
+
+PRIOR = 0.1
+"""Of what labels send to a well reached node of a class, so much is added as not knowing, over all classes."""
 
 ITERATIONS = 1000
 """Most conjugate-gradient iterations; for gamma = 0.99 some 70 give six digits."""
@@ -133,6 +137,20 @@ def _normalize(reached: Tensor, prior: float) -> tuple[Tensor, Tensor]:
     shares = torch.where(total > 0, reached / torch.where(total > 0, total, 1.0), 1.0 / classes)
     entropy = torch.special.entr(shares).sum(1)
     return shares, (1.0 - entropy / math.log(classes)).clamp(0.0, 1.0)
+
+
+def cosine_posteriors(points: Tensor, labels: Tensor, k: int, gamma: float) -> Posteriors:
+    """``class_posteriors`` on the k nearest neighbours of unit points (N, d), edges weighing max(0, cosine)^3."""
+    neighbors = nearest_neighbors(points, k)
+    cosines = torch.stack([(points * points[column]).sum(1) for column in neighbors.T], dim=1)
+    return class_posteriors(neighbors, labels, cosines.clamp_min(0.0) ** 3, gamma, prior=PRIOR)
+
+
+def names_and_confidence(found: Posteriors, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Column (N,) of what each example is taken for, which is its label where it has one, and how sure that is."""
+    known = labels >= 0
+    named = torch.where(known, torch.searchsorted(found.classes, labels), found.shares.argmax(1))
+    return named, torch.where(known, found.confidence.max(), found.confidence)
 
 
 def upper_quartiles(values: Tensor, groups: Tensor, count: int) -> Tensor:

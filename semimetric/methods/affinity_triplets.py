@@ -5,7 +5,7 @@ U. K. Dutta, M. Harandi, C. C. Sekhar, "Semi-Supervised Metric Learning: A Deep 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,14 +16,8 @@ from semimetric.checks import check_choice, check_fraction
 from semimetric.errors import InputError
 from semimetric.graph import graph_modes, nearest_neighbors, neighbor_density, propagate_affinities
 from semimetric.losses import angular_loss, angular_margins
-from semimetric.methods.base import (
-    START_HELP,
-    Method,
-    Needs,
-    ProjectionStart,
-    check_neighbor_count,
-    projection_start,
-)
+from semimetric.methods.base import Examples, Method, Needs, check_neighbor_count
+from semimetric.methods.starts import START_HELP, ProjectionStart, check_start, projection_start
 from semimetric.metric import Euclidean, Geometry, Metric, Stiefel, minimize_angular
 from semimetric.mining import mine_triplets, triplet_shares
 from semimetric.settings import setting
@@ -82,7 +76,7 @@ class AffinityTripletsSettings:
                 f"components and cg_iterations must be at least 1, got {self.components} and {self.cg_iterations}."
             )
         check_choice(self.anchors, ("all", "modes"), "anchors")
-        check_choice(self.start, ("random", "principal"), "start")
+        check_start(self.start)
         check_choice(self.reduction, ("sum", "mean"), "reduction")
 
 
@@ -98,11 +92,9 @@ class AffinityTriplets(Method[Triplets]):
     Settings = AffinityTripletsSettings
     settings: AffinityTripletsSettings
 
-    def initial_metric(
-        self, width: int, generator: torch.Generator, features: Callable[[], Tensor] | None = None
-    ) -> Metric:
+    def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
         """A random orthonormal L, as in the paper, or principal components."""
-        return projection_start(width, self.settings.components, self.settings.start, generator, features)
+        return projection_start(width, self.settings.components, self.settings.start, generator, examples)
 
     def check_working_set(self, labelled: int, unlabelled: int) -> None:
         """Every example needs k others."""

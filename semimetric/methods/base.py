@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -64,8 +64,8 @@ class Constraints(Protocol):
 
 C = TypeVar("C", bound=Constraints)
 
-ProjectionStart = Literal["random", "principal"]
-START_HELP = "Where L starts: random, as in the paper, or at the principal components of the features."
+Examples = Callable[[], tuple[Tensor, Tensor]]
+"""Computes the features (N, d) of all training examples, and has their labels (N,), as far as the method may know."""
 
 
 class Method(nn.Module, ABC, Generic[C]):
@@ -143,12 +143,10 @@ class Method(nn.Module, ABC, Generic[C]):
         Random numbers of an epoch may be drawn here, from torch's own generator, which training seeds and keeps.
         """
 
-    def initial_metric(
-        self, width: int, generator: torch.Generator, features: Callable[[], Tensor] | None = None
-    ) -> Metric:
+    def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
         """The metric to start from, for features of ``width`` dimensions; Euclidean distance unless there is more.
 
-        ``features`` computes those of all training examples, for a start that depends on them.
+        ``examples`` are for a start that depends on them.
         """
         return Metric.identity(width)
 
@@ -196,32 +194,6 @@ class Method(nn.Module, ABC, Generic[C]):
 
         ``active_share``, where a method has it, is the share of violated constraints; training watches it.
         """
-
-
-def projection_start(
-    width: int,
-    components: int,
-    start: ProjectionStart,
-    generator: torch.Generator,
-    features: Callable[[], Tensor] | None,
-) -> Metric:
-    """Where an orthonormal L (width, components) starts: at random, or at the principal components of the features."""
-    metric = random_projection(width, components, generator)
-    if start == "random" or components == 0:
-        return metric
-    if features is None:
-        raise InputError("start 'principal' needs the features of the examples, and there are none. Use 'random'.")
-    return Metric.principal(features(), components)
-
-
-def random_projection(width: int, components: int, generator: torch.Generator) -> Metric:
-    """A random orthonormal L (width, components), or Euclidean distance of all dimensions where components is 0."""
-    if components > width:
-        raise InputError(
-            f"components must be at most the encoder's output width ({width}), got {components}. "
-            "Ask for fewer components or use a wider encoder."
-        )
-    return Metric.random_orthonormal(width, components, generator) if components else Metric.identity(width)
 
 
 def check_neighbor_count(k: int, size: int) -> None:

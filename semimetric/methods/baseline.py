@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from semimetric.checks import check_choice, check_not_negative
+from semimetric.checks import check_not_negative
 from semimetric.data import Views
 from semimetric.encoders import unit_features
-from semimetric.methods.base import START_HELP, C, Method, ProjectionStart, projection_start
+from semimetric.methods.base import C, Examples, Method
+from semimetric.methods.starts import START_HELP, ProjectionStart, check_start, projection_start
 from semimetric.metric import Metric
 from semimetric.settings import setting
 
@@ -55,7 +56,7 @@ class BaselineSettings:
 
     def __post_init__(self) -> None:
         check_not_negative(self.components, "components")
-        check_choice(self.start, ("random", "principal"), "start")
+        check_start(self.start)
 
 
 class Baseline(Method[C]):
@@ -81,11 +82,9 @@ class Baseline(Method[C]):
         """What ``make_views`` makes of them."""
         return inputs if self.make_views is None else self.make_views(inputs)
 
-    def initial_metric(
-        self, width: int, generator: torch.Generator, features: Callable[[], Tensor] | None = None
-    ) -> Metric:
+    def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
         """Euclidean distance of the features or of a projection."""
-        return projection_start(width, self.settings.components, self.settings.start, generator, features)
+        return projection_start(width, self.settings.components, self.settings.start, generator, examples)
 
     def embedding_width(self, width: int) -> int:
         """Dimensions of the embedding of features of ``width``."""

@@ -8,7 +8,7 @@ is. The page in ``docs/methods`` has the formulae and the sources of the parts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,18 +20,16 @@ from semimetric.checks import check_choice, check_fraction, check_not_negative, 
 from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, Views, preset_views
 from semimetric.encoders import unit_features
 from semimetric.errors import InputError
-from semimetric.graph import Posteriors, class_posteriors, nearest_neighbors, upper_quartiles
+from semimetric.graph import Posteriors, cosine_posteriors, names_and_confidence, upper_quartiles
 from semimetric.losses import contrastive_loss
-from semimetric.methods.base import Method, Needs, check_neighbor_count, random_projection
+from semimetric.methods.base import Examples, Method, Needs, check_neighbor_count
 from semimetric.methods.baseline import head_logits
+from semimetric.methods.starts import random_projection
 from semimetric.metric import Metric, within_class_share, within_class_whitening
 from semimetric.settings import setting
 
 SMALLEST_SHARE = 1e-6
 """Neither graph nor head rules a class out altogether in their geometric mean."""
-
-PRIOR = 0.1
-"""Of what labels send to a well reached node of a class, so much is added as not knowing, over all classes."""
 
 LEAST_TYPICAL = 1e-3
 """A graph that is less sure than this in most of a class has nothing to compare with."""
@@ -175,9 +173,7 @@ class Consensus(Method[Agreement]):
             self.register_buffer("placed", torch.zeros((), dtype=torch.bool))
         self.make_views = preset_views(inputs, self.settings.augmentation, ("weak", "strong"))
 
-    def initial_metric(
-        self, width: int, generator: torch.Generator, features: Callable[[], Tensor] | None = None
-    ) -> Metric:
+    def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
         """Euclidean distance of the features; with ``components``, of a random projection until the first epoch."""
         return random_projection(width, self.settings.components, generator)
 
@@ -208,18 +204,13 @@ class Consensus(Method[Agreement]):
         return Agreement(nodes, shares, confidence, weights, known, self.classes)
 
     def _graph_posteriors(self, points: Tensor, labels: Tensor) -> Posteriors:
-        neighbors = nearest_neighbors(points, self.settings.k)
-        cosines = torch.stack([(points * points[column]).sum(1) for column in neighbors.T], dim=1)
-        return class_posteriors(neighbors, labels, cosines.clamp_min(0.0) ** 3, self.settings.gamma, prior=PRIOR)
+        return cosine_posteriors(points, labels, self.settings.k, self.settings.gamma)
 
     def _place(self, features: Tensor, labels: Tensor) -> None:
         """Fix the space in which graph, head and losses work: that of the first features, by how classes vary there."""
-        graph = self._graph_posteriors(features, labels)
-        known = labels >= 0
-        named = torch.where(known, torch.searchsorted(self.classes, labels), graph.shares.argmax(1))
-        weights = torch.where(known, graph.confidence.max(), graph.confidence)
+        named, confidence = names_and_confidence(self._graph_posteriors(features, labels), labels)
         width = self.directions.shape[1]
-        metric = within_class_whitening(features, named, weights, width, self.settings.shrinkage)
+        metric = within_class_whitening(features, named, confidence, width, self.settings.shrinkage)
         self.centre.copy_(features.mean(0))
         self.directions.copy_(metric.factor)
         self.placed.fill_(True)

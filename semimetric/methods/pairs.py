@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from semimetric.errors import InputError
-from semimetric.methods.base import Constraints, Method
+from semimetric.methods.base import Constraints, Examples, Method
 from semimetric.metric import Metric, PairScatters, pair_scatters, weighted_energy, weighted_scatter
 from semimetric.settings import setting
 
@@ -159,9 +159,7 @@ class PairMethod(Method[P]):
     settings: PairSettings
     capturable_loss = True
 
-    def initial_metric(
-        self, width: int, generator: torch.Generator, features: Callable[[], Tensor] | None = None
-    ) -> Metric:
+    def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
         """Euclidean distance, or distance after a random projection where fewer components are asked for."""
         components = self.settings.components
         if components > width:

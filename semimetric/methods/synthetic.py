@@ -6,7 +6,6 @@ U. K. Dutta, M. Harandi, C. C. Sekhar, "Unsupervised metric learning with synthe
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from semimetric.checks import check_not_negative
 from semimetric.errors import InputError
 from semimetric.methods.affinity_triplets import Triplets
-from semimetric.methods.base import Needs
+from semimetric.methods.base import Examples, Needs
 from semimetric.methods.baseline import Baseline, BaselineSettings
 from semimetric.metric import Metric
 from semimetric.metric.synthetic import (
@@ -87,11 +86,9 @@ class Synthetic(Baseline[Triplets]):
         self.register_buffer("synthesis", torch.empty(0, 0, dtype=torch.float64))
         self.register_buffer("seed", torch.zeros((), dtype=torch.int64))
 
-    def initial_metric(
-        self, width: int, generator: torch.Generator, features: Callable[[], Tensor] | None = None
-    ) -> Metric:
+    def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
         """Euclidean distance of the features or of a random projection; S starts from it."""
-        metric = super().initial_metric(width, generator, features)
+        metric = super().initial_metric(width, generator, examples)
         self.synthesis = synthesis_start(metric.factor).to(self.synthesis.device)
         return metric
 

@@ -20,7 +20,7 @@ from semimetric.errors import InputError
 from semimetric.methods import METHODS, method_names
 from semimetric.own.samples import Kind
 from semimetric.own.sight import Sight
-from semimetric.presets import own_values
+from semimetric.presets import Material, own_values
 from semimetric.settings import build_settings
 from semimetric.training import TrainingSettings, selectable
 
@@ -46,6 +46,14 @@ class Choice:
     backbone: str = ""
     weights: Path | None = None
     why: str = ""
+
+    def material(self, kind: Kind) -> Material:
+        """What the encoder sees of examples of a kind, and whether it knows such things already."""
+        if self.backbone:
+            return "descriptors"
+        if self.weights is not None:
+            return "pretrained"
+        return "vectors" if kind == "vectors" else "images"
 
     def sight(self, seed: int) -> Sight | None:
         """How photographs are seen; none where there are none."""
@@ -177,9 +185,9 @@ def _refuse_weights(wishes: Wishes, what: str) -> None:
 
 
 def settings_for(
-    method: str, kind: Kind, labels: Tensor, changes: dict[str, Any], linear: bool = False
+    method: str, material: Material, labels: Tensor, changes: dict[str, Any], linear: bool = False
 ) -> tuple[Any, TrainingSettings]:
-    """The method's settings and the training's for examples of a kind with these labels (N,), with ``changes``.
+    """The method's settings and the training's for what is seen, with these labels (N,), with ``changes``.
 
     Defaults that the data does not allow give way: as many neighbours as there are examples, a model that is chosen on
     labels where no class has two.
@@ -189,13 +197,13 @@ def settings_for(
     for name in changes:
         if name not in own | training:
             raise InputError(f"method {method!r} has no setting {name!r}; it has: {', '.join(sorted(own | training))}.")
-    values = own_values(method, "vectors" if kind == "vectors" else "images")
+    values = own_values(method, material)
     values = {name: value for name, value in values.items() if not linear or name in own}
     values |= _that_fit(method, values, len(labels))
     built = build_settings(TrainingSettings, {n: v for n, v in (values | changes).items() if n in training}, "training")
     if "selection" not in changes and built.selection == "labels" and not selectable(labels):
         built = dataclasses.replace(built, selection="last")
-    if kind != "vectors" and "passes" not in changes:
+    if material != "vectors" and "passes" not in changes:
         steps = built.passes * max(1, len(labels) // built.batch_size)
         built = dataclasses.replace(built, passes=built.passes * max(1, ceil(FEWEST_STEPS / steps)))
     settings = build_settings(

@@ -23,6 +23,7 @@ from semimetric.own.choice import Choice, settings_for
 from semimetric.own.learned import Built, Learned, Model, posteriors_of, scaled_vectors, with_labels
 from semimetric.own.samples import Kind
 from semimetric.own.sight import Sight
+from semimetric.presets import Material
 from semimetric.training import Progress, Run, Trainer, TrainingData
 
 
@@ -41,6 +42,10 @@ class Task:
     sight: Sight | None = None
     shape: tuple[int, ...] = ()
     """Of one example as it was given; photographs are of all shapes."""
+
+    def material(self) -> Material:
+        """What the encoder sees."""
+        return self.choice.material(self.kind)
 
     def built(self) -> Built:
         """What the model will be built of."""
@@ -76,7 +81,7 @@ def learn(
 
 def _learn_metric(task: Task, open_run: Callable[[], Run] | None, progress: Progress | None) -> Learned:
     """A metric on vectors, without a network."""
-    settings, _ = settings_for(task.method, task.kind, task.labels, task.changes, linear=True)
+    settings, _ = settings_for(task.method, task.material(), task.labels, task.changes, linear=True)
     preprocess = build_preprocess(task.choice.preprocess, task.inputs)
     scaled = scaled_vectors(preprocess, task.inputs).double()
     values = dataclasses.asdict(settings)
@@ -106,7 +111,7 @@ def _telling(progress: Progress | None) -> Iterator[None]:
 
 def _train(task: Task, device: torch.device, open_run: Callable[[], Run] | None, progress: Progress | None) -> Learned:
     preprocess = build_preprocess(task.choice.preprocess, task.inputs)
-    settings, training = settings_for(task.method, task.kind, task.labels, task.changes | _width(task))
+    settings, training = settings_for(task.method, task.material(), task.labels, task.changes | _width(task))
     method = build_method(task.method, **dataclasses.asdict(settings))
     data = TrainingData(apply_in_chunks(preprocess, task.inputs), task.labels)
     encoder = encoder_for(task.choice, tuple(task.inputs.shape[1:]), task.seed)

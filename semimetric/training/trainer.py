@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -78,8 +77,7 @@ class Trainer:
         self.progress: Progress = progress or Silent()
         self.generator = torch.Generator().manual_seed(seed)
         width = output_width(self.encoder, self.data.inputs)
-        features = partial(self._features, self.data.inputs)
-        self.metric = method.initial_metric(width, self.generator, features).to(self.device)
+        self.metric = method.initial_metric(width, self.generator, self._examples).to(self.device)
         method.prepare(self.data.inputs, self.data.labels, width, self.generator)
         self.method.to(self.device)
         self.optimizer = build_optimizer(settings, list(self.encoder.parameters()), list(self.method.parameters()))
@@ -317,6 +315,9 @@ class Trainer:
         features = encode(self.encoder, inputs, precision=self.settings.precision)
         check_not_diverged(features)
         return features
+
+    def _examples(self) -> tuple[Tensor, Tensor]:
+        return self._features(self.data.inputs), self.data.labels
 
     def _keep(self, best: Best) -> None:
         self.best = best

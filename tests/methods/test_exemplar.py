@@ -324,7 +324,10 @@ def test_training_on_duplicates_stays_finite(augmentation: str) -> None:
     ("values", "message"),
     [
         ({"exemplars": 1}, "exemplars must be at least 2, to be told from one another, got 1"),
-        ({"augmentation": "faces"}, "augmentation must be one of auto, digits, objects, photographs, vectors, none, got"),
+        (
+            {"augmentation": "faces"},
+            "augmentation must be one of auto, digits, objects, photographs, vectors, none, got",
+        ),
         ({"components": -1}, "components must be a finite number of at least 0, got -1"),
     ],
 )

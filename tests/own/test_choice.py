@@ -187,6 +187,26 @@ def test_settings_are_those_of_own_data_with_changes() -> None:
     assert settings.gamma == 0.99
 
 
+def test_settings_are_gentle_with_what_is_good_already() -> None:
+    described, _ = settings_for("consensus", "descriptors", LABELS, {})
+    assert (described.metric, described.relative) == ("within", True)
+    trained, training = settings_for("consensus", "pretrained", LABELS, {})
+    assert (trained.metric, trained.augmentation) == ("within", "photographs")
+    assert training.lr < settings_for("consensus", "images", LABELS, {})[1].lr
+    assert settings_for("triplet", "pretrained", LABELS, {})[1].lr == training.lr
+    assert settings_for("consensus", "pretrained", LABELS, {"lr": 1e-4})[1].lr == 1e-4
+    assert settings_for("consensus", "images", LABELS, {})[0].metric == "principal"
+
+
+def test_what_a_network_sees_is_told_by_the_choice() -> None:
+    assert chosen("vectors", (4,)).material("vectors") == "vectors"
+    assert chosen("images", (3, 32, 32)).material("images") == "images"
+    assert chosen("photographs").material("photographs") == "images"
+    named = {"encoder": "googlenet", "weights": FILE}
+    assert chosen("photographs", **named).material("photographs") == "descriptors"
+    assert chosen("photographs", fine_tune=True, **named).material("photographs") == "pretrained"
+
+
 def test_defaults_give_way_to_small_data_and_changes_do_not() -> None:
     few = torch.tensor([0, 0, 1, -1])
     assert settings_for("consensus", "vectors", few, {})[0].k == 3
