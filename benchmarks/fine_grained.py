@@ -26,8 +26,16 @@ BASELINES = ("triplet", "angular", "exemplar", "rotation", "instance", "deepclus
 WIDTH = 128
 
 
-DESCRIPTORS = {"backbone": "googlenet-rmac", "encoder": "linear", "preprocess": "none", "augmentation": "vectors"}
-"""What it takes to leave the network as it is, in a method whose preset trains it."""
+DESCRIPTORS = {
+    "backbone": "googlenet-rmac",
+    "encoder": "linear",
+    "preprocess": "none",
+    "augmentation": "vectors",
+    "precision": "float32",
+    "lr": 1e-4,
+    "epochs": 10,
+}
+"""What it takes to leave the network as it is, in a method whose preset trains it; a matrix bears a larger rate."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,7 @@ class Row:
 
 ROWS = {
     "affinity-triplets": Row("affinity-triplets"),
+    "affinity-triplets from principal components": Row("affinity-triplets", {"start": "principal"}),
     "affinity-triplets from random L": Row("affinity-triplets", {"start": "random"}),
     "affinity-triplets by examples": Row("affinity-triplets", {"withheld": "examples"}),
     "consensus": Row("consensus"),
