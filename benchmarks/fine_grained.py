@@ -2,6 +2,7 @@
 
     python benchmarks/fine_grained.py --data-dir DATA --weights googlenet.npz --descriptors cub.safetensors --workers 4
     python benchmarks/fine_grained.py --rows 'affinity-triplets,affinity-triplets by examples' --seeds 0 ...
+    python benchmarks/fine_grained.py --rows '' --frozen ...
     python benchmarks/fine_grained.py --validate --rows 'consensus,consensus with strong views' --seeds 0 ...
 
 The rows *frozen* score the descriptors themselves, all 1024 dimensions of them. A row *by examples* lets 15 % of each
@@ -21,33 +22,23 @@ from typing import Any
 from consensus import spread
 from jobs import Job, changes, run_and_report
 
+from semimetric.evaluation import evaluate
+from semimetric.experiment import load_examples, plan
 from semimetric.paper.published import COLUMNS, FINE_GRAINED
 from semimetric.presets import preset_values
+from semimetric.training import choose_device
 
 CLASSICAL = ("lrml", "seraph", "isdml", "apllr", "apit")
 BASELINES = ("triplet", "angular", "exemplar", "rotation", "instance", "deepcluster", "synthetic")
 WIDTH = 128
 
 
-DESCRIPTORS = {
-    "backbone": "googlenet-rmac",
-    "encoder": "linear",
-    "preprocess": "none",
-    "augmentation": "vectors",
-    "precision": "float32",
-    "lr": 1e-4,
-    "epochs": 10,
-}
-"""What it takes to leave the network as it is, in a method whose preset trains it; a matrix bears a larger rate."""
-
-
 @dataclass(frozen=True)
 class Row:
-    """A method with changed settings; a full metric is scored by its ``WIDTH`` largest dimensions too."""
+    """A method with changed settings."""
 
     method: str
     settings: dict[str, Any] = field(default_factory=dict)
-    cut: bool = False
 
 
 ROWS = {
@@ -57,8 +48,8 @@ ROWS = {
     "affinity-triplets by examples": Row("affinity-triplets", {"withheld": "examples"}),
     "consensus": Row("consensus"),
     "consensus by examples": Row("consensus", {"withheld": "examples"}),
-    "consensus on descriptors": Row("consensus", DESCRIPTORS),
-    **{name: Row(name, cut=True) for name in CLASSICAL},
+    "consensus on descriptors": Row("consensus", {"backbone": "googlenet-rmac"}),
+    **{name: Row(name, {"components": WIDTH}) for name in CLASSICAL},
     **{name: Row(name) for name in BASELINES},
 }
 
@@ -75,17 +66,13 @@ CHANGED = {
 ALL = ROWS | CHANGED
 
 
-def frozen(dataset: str, data_dir: Path | None, weights: Path, settings: dict[str, Any]) -> list[list[str]]:
-    """Lines of the frozen network, by average and by regional maxima."""
-    from semimetric.data import load_dataset
-    from semimetric.descriptors import described
-    from semimetric.evaluation import evaluate
-    from semimetric.training import choose_device
-
+def frozen(args: argparse.Namespace) -> list[list[str]]:
+    """Lines of the frozen network, by average and by regional maxima; the descriptors of the latter may be kept."""
     lines = []
-    for backbone, side in (("googlenet", 224), ("googlenet-rmac", settings.get("side", 256))):
-        images = load_dataset(dataset, data_dir, side)
-        test = described(images, backbone, weights, device=choose_device("auto")).test
+    for backbone, side, keep in (("googlenet", 224, None), ("googlenet-rmac", 256, args.descriptors)):
+        settings = {"backbone": backbone, "side": side, "weights": str(args.weights), "descriptors": str(keep or "")}
+        experiment = plan(args.dataset, "affinity-triplets", **settings)
+        test = load_examples(experiment, args.data_dir, choose_device(args.device)).test
         scores = evaluate(test.inputs, test.labels)
         lines.append([f"frozen {backbone}, {side} px", "", *(f"{100 * scores[column]:.1f}" for column in COLUMNS), ""])
     return lines
@@ -110,8 +97,6 @@ def table(dataset: str, outcomes: list[dict[str, Any]], first: list[list[str]]) 
             lines.append(["Initial", str(len(mine)), *start, ""])
             started = start
         lines.append([name, str(len(mine)), *end, spread([outcome["wall"] for outcome in mine], 0)])
-        if all("cut" in outcome for outcome in mine):
-            lines.append([f"{name}, largest {WIDTH}", str(len(mine)), *scores(mine, "cut"), ""])
         if name in FINE_GRAINED[dataset]:
             lines.append([f"{name}, paper", "", *(f"{value:.1f}" for value in FINE_GRAINED[dataset][name]), ""])
     return lines
@@ -129,10 +114,7 @@ def job(name: str, seed: int, args: argparse.Namespace) -> Job:
     settings |= {"descriptors": str(args.descriptors)} if args.descriptors and describes(args.dataset, name) else {}
     settings |= {"validation_share": 0.3} if args.validate else {}
     settings |= row.settings | changes(args.set, name)
-    cut = WIDTH if row.cut and not args.validate else None
-    return Job(
-        args.dataset, row.method, seed, "default", settings, f"{args.dataset} {name}", cut, validate=args.validate
-    )
+    return Job(args.dataset, row.method, seed, "default", settings, f"{args.dataset} {name}", validate=args.validate)
 
 
 def main() -> None:
@@ -152,8 +134,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    jobs = [job(name, int(seed), args) for name in args.rows.split(",") for seed in args.seeds.split(",")]
-    first = frozen(args.dataset, args.data_dir, args.weights, changes(args.set, "")) if args.frozen else []
+    jobs = [job(name, int(seed), args) for name in filter(None, args.rows.split(",")) for seed in args.seeds.split(",")]
+    first = frozen(args) if args.frozen else []
     run_and_report(jobs, args, lambda outcomes: table(args.dataset, outcomes, first))
 
 

@@ -144,10 +144,16 @@ def what_is_left(jobs: list[Job], path: Path | None) -> tuple[list[dict[str, Any
 def run_and_report(jobs: list[Job], args: Any, table: Callable[[list[dict[str, Any]]], list[list[str]]]) -> None:
     """Run what ``args.out`` does not hold yet, write it after every job, and print the table of all."""
     outcomes, left = what_is_left(jobs, args.out)
-    for outcome in run_jobs(left, args.data_dir, args.device, args.workers, args.threads):
-        outcomes.append(outcome)
+
+    def write() -> None:
         facts = machine() | {"workers": args.workers, "threads": args.threads}
         write_result(args.out, facts | {"table": table(outcomes), "jobs": outcomes})
+
+    for outcome in run_jobs(left, args.data_dir, args.device, args.workers, args.threads):
+        outcomes.append(outcome)
+        write()
+    if not jobs:
+        write()
     print("\n".join("| " + " | ".join(line) + " |" for line in table(outcomes)))
 
 

@@ -127,7 +127,7 @@ def plan(dataset: str, method: str, seed: int = 0, preset: str = "default", **va
             ]
             owners = f" (it is one of {', '.join(others)})" if others else ""
             raise InputError(f"method {method!r} has no setting {name!r}{owners}; it has: {', '.join(sorted(known))}.")
-    chosen = preset_values(preset, dataset, method) | values
+    chosen = preset_values(preset, dataset, method, values.get("backbone", "")) | values
     if values.get("validation_share") and "selection" not in values:
         chosen["selection"] = "validation"
     if values.get("validation_share") == 0 and "selection" not in values and chosen.get("selection") == "validation":

@@ -76,8 +76,9 @@ def learn_metric(
     learner.check_labels(known)
     unlabelled = int((known < 0).sum())
     learner.check_working_set(len(points) - unlabelled, unlabelled)
-    start = learner.initial_metric(points.shape[1], torch.Generator().manual_seed(seed)).to(points.device)
     scaled = scale * (points - points.mean(0))
+    generator = torch.Generator().manual_seed(seed)
+    start = learner.initial_metric(points.shape[1], generator, lambda: (scaled, known)).to(points.device)
     learned = learner.update_metric(start, scaled, learner.constraints(scaled, known))
     guards = learner.take_guards()
     for sentence in guards.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from semimetric.checks import check_choice
 from semimetric.errors import InputError
@@ -126,16 +126,16 @@ _CONSENSUS_IMAGES: Values = _CONSENSUS_TRAINING | {
 _CONSENSUS_VECTORS: Values = {"k": 5, "gamma": 0.95, "head_share": 0.3, "instance": 0.2, "selective": False}
 """Chosen on three small tables, see docs/results.md."""
 
-_MANY_CLASSES: Values = {"gamma": 0.95, "relative": True, "metric": "within"}
+_GOOD_FEATURES: Values = {"gamma": 0.95, "relative": True, "metric": "within"}
 """For features that are good already: what varies within a class is told from what tells classes apart."""
 
 _GENTLY: Values = {"augmentation": "photographs", "lr": 3e-5, "average": 0.99, "batch_size": 128, "passes": 1}
-"""A pretrained network, trained: a hundred steps help on new classes, more of them forget."""
+"""For a pretrained network that is trained: larger steps and stronger views undo what it knows."""
 
 _CONSENSUS_ON: dict[Material, Values] = {
     "vectors": _CONSENSUS_VECTORS,
-    "descriptors": _MANY_CLASSES,
-    "pretrained": _MANY_CLASSES | _GENTLY | {"epochs": 5, "instance": 0.1},
+    "descriptors": _GOOD_FEATURES,
+    "pretrained": _GOOD_FEATURES | _GENTLY | {"epochs": 5, "instance": 0.1},
 }
 
 _TRAINED_NETWORK: Values = {
@@ -156,6 +156,16 @@ _CONSENSUS_PHOTOGRAPHS: Values = _CONSENSUS_ON["pretrained"] | {
     "precision": "bfloat16",
     "components": 128,
 }
+
+_CONSENSUS_DESCRIBED: Values = _GOOD_FEATURES | {
+    "encoder": "linear",
+    "preprocess": "none",
+    "augmentation": "auto",
+    "precision": "float32",
+    "lr": 1e-4,
+    "epochs": 10,
+}
+"""The same where a backbone is named, which stays as it is: a matrix on descriptors bears a larger rate."""
 
 _HELD_OUT_CLASSES: Values = {"hold_back": 0.0, "selection": "validation"}
 """On photographs withheld classes judge and choose: labels say little about classes that are new."""
@@ -274,10 +284,11 @@ def training_settings(method: str, **changes: Any) -> TrainingSettings:
 
 def own_values(method: str, material: Material) -> Values:
     """Settings of the method and of its training, other than their defaults, for data of your own."""
+    check_choice(material, get_args(Material), "material")
     values = _own_training(method)
     if method == "consensus":
         return values | _CONSENSUS_ON.get(material, {})
-    return values | ({"lr": 3e-5} if method in BASELINES and material == "pretrained" else {})
+    return values | ({"lr": 3e-5, "epochs": 5} if method in BASELINES and material == "pretrained" else {})
 
 
 def _own_training(method: str) -> Values:
@@ -292,8 +303,8 @@ def preset_names() -> tuple[str, ...]:
     return tuple(PRESETS)
 
 
-def preset_values(name: str, dataset: str, method: str) -> Values:
-    """Settings of a preset for a method on a dataset."""
+def preset_values(name: str, dataset: str, method: str, backbone: str = "") -> Values:
+    """Settings of a preset for a method on a dataset, where a ``backbone`` is named for one on its descriptors."""
     check_choice(name, preset_names(), "preset")
     if name == "paper" and method == "consensus":
         raise InputError(
@@ -304,4 +315,6 @@ def preset_values(name: str, dataset: str, method: str) -> Values:
             f"preset {name!r} has no settings for dataset {dataset!r}; it has them for {', '.join(PRESETS[name])}. "
             "Use --preset default."
         )
-    return PRESETS[name][dataset] | BY_METHOD.get(method, {}).get(dataset, {}) | FIXED[name]
+    own = BY_METHOD.get(method, {}).get(dataset, {})
+    described = _CONSENSUS_DESCRIBED if backbone and method == "consensus" and own.get("backbone") == "" else {}
+    return PRESETS[name][dataset] | own | described | FIXED[name]

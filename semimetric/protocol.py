@@ -46,8 +46,16 @@ class ProtocolSettings:
                 f"backbone {self.backbone!r} is no pretrained network. Use googlenet, googlenet-rmac, timm:NAME, "
                 "torchvision:NAME or transformers:ORG/NAME, or train it as the encoder."
             )
+        if self.backbone and takes_photographs(self.encoder):
+            raise InputError(
+                f"encoder {self.encoder!r} sees photographs, and backbone {self.backbone!r} makes descriptors of them. "
+                "Leave the backbone out to train the encoder, or set encoder to linear and preprocess to none."
+            )
         if self.descriptors and not self.backbone:
-            raise InputError("descriptors are those of a backbone, and there is none. Name one, or leave it out.")
+            raise InputError(
+                "descriptors are those of a backbone, and here a network is trained on the images. Set backbone, for "
+                "example to googlenet-rmac, or leave descriptors out."
+            )
         if takes_photographs(self.encoder) and self.preprocess != "imagenet":
             raise InputError(
                 f"encoder {self.encoder!r} expects preprocess 'imagenet', got {self.preprocess!r}. Set preprocess to "

@@ -33,6 +33,10 @@ class Range:
     def __contains__(self, value: Any) -> bool:
         return bool(self.low <= value <= self.high)
 
+    def with_value(self, value: float) -> Range:
+        """It, stretched as far as ``value``."""
+        return Range(min(self.low, value), max(self.high, value), self.log)
+
     def up_to(self, most: int) -> Range:
         """The part of it that is not above ``most``."""
         high = min(self.high, most)
@@ -162,7 +166,7 @@ class Study:
 
     def try_next(self, done: int, watcher: Watcher) -> None:
         """Run the trial that follows ``done`` finished ones."""
-        if done == 0 and all(value in self._problem.space[name] for name, value in self._problem.start.items()):
+        if done == 0:
             self._try_start(watcher)
             return
         number = int(np.random.SeedSequence((self._seed, done)).generate_state(1)[0])

@@ -120,7 +120,7 @@ def benchmark_problem(
     assert whole.validation_labels is not None
     judge = Judge(whole.validation_inputs, whole.validation_labels)
     data = whole if first.training.selection == "validation" else TrainingData(whole.inputs, whole.labels)
-    space = space_for(method, given, len(data.inputs))
+    space, start = _around(space_for(method, given, len(data.inputs)), first.method_settings, first.training)
 
     def run(settings: dict[str, Any], report: Report) -> float:
         experiment = plan(dataset, method, seed, **given | settings)
@@ -135,7 +135,7 @@ def benchmark_problem(
         return judged(trainer, judge, report)
 
     about = {"dataset": dataset, "method": method, "given": given}
-    return Problem(space, _in_force(space, first.method_settings, first.training), about, run)
+    return Problem(space, start, about, run)
 
 
 def own_problem(task: Task, given: dict[str, Any], device: torch.device) -> Problem:
@@ -146,8 +146,8 @@ def own_problem(task: Task, given: dict[str, Any], device: torch.device) -> Prob
     rows = hidden_rows(task.labels, torch.Generator().manual_seed(task.seed))
     linear = task.choice.encoder == "none"
     seen = dataclasses.replace(task, labels=task.labels.index_fill(0, rows, -1), changes=_with_width(task))
-    space = space_for(task.method, given, len(task.labels), network=not linear)
-    start = _in_force(space, *settings_for(task.method, task.material(), seen.labels, seen.changes, linear))
+    in_force = settings_for(task.method, task.material(), seen.labels, seen.changes, linear)
+    space, start = _around(space_for(task.method, given, len(task.labels), network=not linear), *in_force)
     run = _linear_trial(seen, task.labels, rows, device) if linear else _network_trial(seen, task.labels, rows, device)
     return Problem(space, start, {"data": _digest(task), "method": task.method, "given": given}, run)
 
@@ -233,10 +233,15 @@ def hidden_rows(labels: Tensor, generator: torch.Generator) -> Tensor:
     return torch.cat(drawn).sort().values
 
 
-def _in_force(space: Space, *settings: Any) -> dict[str, Any]:
-    """The values that settings have, of what is tried."""
+def _around(space: Space, *settings: Any) -> tuple[Space, dict[str, Any]]:
+    """The space, stretched to hold the values that settings have, and those values.
+
+    A learning rate of 0 freezes the network, and no other is tried then.
+    """
     values = {name: value for kind in settings for name, value in dataclasses.asdict(kind).items()}
-    return {name: values[name] for name in space}
+    start = {name: values[name] for name in space if (name, values[name]) != ("lr", 0.0)}
+    tried = {name: space[name] for name in start}
+    return {n: v.with_value(start[n]) if isinstance(v, Range) else v for n, v in tried.items()}, start
 
 
 def _digest(task: Task) -> str:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ from semimetric.errors import InputError
 from semimetric.linear import GuardWarning, learn_metric
 from semimetric.methods import METHODS, method_names
 from semimetric.own import Choice, Task, settings_for
-from semimetric.presets import PRESETS
+from semimetric.presets import PRESETS, Material
 from semimetric.settings import build_settings
 from semimetric.study import Range, tune
 from semimetric.training import Trainer, TrainingSettings
@@ -71,15 +71,15 @@ def test_every_bound_is_a_value_that_the_settings_take(method: str) -> None:
 @pytest.mark.parametrize("method", method_names())
 def test_the_settings_in_force_are_tried_first_on_all_data(method: str) -> None:
     labels = table()[1]
-    for dataset in PRESETS["default"]:
-        if dataset not in ("cub200", "cars196"):  # those need weights
-            planned = tuning.plan(dataset, method)
-            for name, value in tuning._in_force(SPACES[method], planned.method_settings, planned.training).items():
-                assert value in SPACES[method][name], (dataset, name)
-    for kind in ("vectors", "images", "photographs"):
-        in_force = tuning._in_force(SPACES[method], *settings_for(method, kind, labels, {}))
-        for name, value in in_force.items():
-            assert value in SPACES[method][name], (kind, name)
+    in_force = {dataset: tuning.plan(dataset, method) for dataset in PRESETS["default"]}
+    settings = {dataset: (planned.method_settings, planned.training) for dataset, planned in in_force.items()}
+    settings |= {material: settings_for(method, material, labels, {}) for material in get_args(Material)}
+    for where, (own, training) in settings.items():
+        space, start = tuning._around(SPACES[method], own, training)
+        assert set(SPACES[method]) - set(space) == ({"lr"} if training.lr == 0 else set())
+        for name, value in start.items():
+            assert value in space[name], (where, name)
+            assert getattr(training if name == "lr" else own, name) == value
 
 
 def test_settings_that_are_given_are_not_tried() -> None:

@@ -74,7 +74,8 @@ class RMAC(nn.Module):
         In evaluation mode, how many images are seen at a time. Maps of 512 pixels are large, and a batch of a few
         hundred does not fit. In training mode a batch stays whole, as batch normalisation asks for.
     training_sides
-        The sides in training mode, where all sizes of a batch at once take a multiple of the time and memory.
+        The sides in training mode, where all sizes of a batch at once take a multiple of the time and memory; the
+        smallest of ``sides`` alone where none are named.
     """
 
     def __init__(
@@ -82,15 +83,13 @@ class RMAC(nn.Module):
         network: nn.Module,
         sides: tuple[int, ...] = (512, 362, 256),
         levels: int = 3,
-        chunk: int = 32,
-        training_sides: tuple[int, ...] = (256,),
+        chunk: int = 16,
+        training_sides: tuple[int, ...] | None = None,
     ) -> None:
         super().__init__()
-        for lengths, name in ((sides, "sides"), (training_sides, "training_sides")):
-            if not lengths:
-                raise InputError(f"{name} must name at least one length in pixels, got none. Use for example (256,).")
-            for side in lengths:
-                _check_whole(side, f"each of {name}")
+        _check_sides(sides, "sides")
+        training_sides = (min(sides),) if training_sides is None else training_sides
+        _check_sides(training_sides, "training_sides")
         for value, name in ((levels, "levels"), (chunk, "chunk")):
             _check_whole(value, name)
         self.network = network
@@ -122,6 +121,13 @@ def resize_longer(images: Tensor, side: int) -> Tensor:
     factor = side / max(height, width)
     size = [max(1, round(length * factor)) for length in (height, width)]
     return nn.functional.interpolate(images, size, mode="bilinear", align_corners=False, antialias=factor < 1)
+
+
+def _check_sides(sides: tuple[int, ...], name: str) -> None:
+    if not sides:
+        raise InputError(f"{name} must name at least one length in pixels, got none. Use for example (256,).")
+    for side in sides:
+        _check_whole(side, f"each of {name}")
 
 
 def _check_whole(value: int, name: str) -> None:

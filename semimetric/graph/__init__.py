@@ -10,6 +10,7 @@ from semimetric.graph.edges import node_degrees, symmetric_edges
 from semimetric.graph.modes import graph_modes, neighbor_density
 from semimetric.graph.neighbors import nearest_neighbors
 from semimetric.graph.posteriors import (
+    PRIOR,
     Posteriors,
     class_posteriors,
     cosine_posteriors,
@@ -19,6 +20,7 @@ from semimetric.graph.posteriors import (
 from semimetric.graph.propagated_form import propagated_form
 
 __all__ = [
+    "PRIOR",
     "Posteriors",
     "class_posteriors",
     "cosine_posteriors",

@@ -32,7 +32,7 @@ SMALLEST_SHARE = 1e-6
 """Neither graph nor head rules a class out altogether in their geometric mean."""
 
 LEAST_TYPICAL = 1e-3
-"""A graph that is less sure than this in most of a class has nothing to compare with."""
+"""A graph that is less sure than this in most of a class, or of all, has nothing to compare with."""
 
 ROUNDING = 1e-9
 """Examples that are all equally sure are as sure as their mean, however that is rounded."""
@@ -46,7 +46,7 @@ class Agreement:
     """What each of n examples is taken for.
 
     Posteriors (n, C) of ``classes`` (C,), confidence in them (n,) in [0, 1], how much each counts in training (n,),
-    which is the confidence or 0, and whether the posteriors are the label (n,).
+    which is 0 or the confidence, beside others or as it is, and whether the posteriors are the label (n,).
     """
 
     nodes: Tensor
@@ -240,7 +240,7 @@ class Consensus(Method[Agreement]):
         if not self.settings.relative or bool(known.all()):
             return confidence
         typical = upper_quartiles(confidence, known.long(), 2)
-        return torch.where(known, confidence, confidence / typical.clamp_min(SMALLEST_SHARE)).clamp_max(1.0)
+        return torch.where(known, confidence, confidence / typical.clamp_min(LEAST_TYPICAL)).clamp_max(1.0)
 
     def _selected(self, confidence: Tensor, named: Tensor, known: Tensor) -> Tensor:
         """The confidence, 0 for those less sure than the mean of their class where the method is selective."""
@@ -260,13 +260,15 @@ class Consensus(Method[Agreement]):
         s = self.settings
         if s.metric == "within":
             width = s.components or features.shape[1]
-            return within_class_whitening(features, constraints.targets, constraints.confidence, width, s.shrinkage)
+            views = len(features) // len(constraints)  # a batch has two of each example, all examples have one
+            named, weights = constraints.targets.repeat(views), constraints.weights.repeat(views)
+            return within_class_whitening(features, named, weights, width, s.shrinkage)
         return metric if s.components == 0 else Metric.principal(features, s.components)
 
     def metric_objective(self, metric: Metric, features: Tensor, constraints: Agreement) -> float:
         """The variance of the features that the metric does not see, or the share of what it sees within classes."""
         if self.settings.metric == "within":
-            return within_class_share(metric.transform(features), constraints.targets, constraints.confidence)
+            return within_class_share(metric.transform(features), constraints.targets, constraints.weights)
         centred = features.double() - features.double().mean(0)
         return float(centred.square().sum() - metric.transform(centred).square().sum()) / len(features)
 

@@ -54,7 +54,10 @@ def random_projection(width: int, components: int, generator: torch.Generator) -
 def _of_classes(features: Tensor, labels: Tensor, components: int) -> Metric:
     """An orthonormal basis of the directions in which examples differ most, as seen by how those of one class do."""
     if len(torch.unique(labels[labels >= 0])) < 2:
-        raise InputError("start 'classes' needs labels of at least two classes. Use 'principal' or 'random'.")
+        raise InputError(
+            "start 'classes' needs labels of two classes or more, and this method sees fewer. Use 'principal' or "
+            "'random'."
+        )
     k = min(NEIGHBORS, len(features) - 1)
     found = cosine_posteriors(features, labels, k, GAMMA)
     named, confidence = names_and_confidence(found, labels)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from semimetric.checks import check_positive
 from semimetric.errors import InputError
 from semimetric.metric.mahalanobis import Metric
 from semimetric.metric.scatters import ROUNDING
@@ -21,11 +22,10 @@ def whitening(features: Tensor, n_components: int, floor: float = FLOOR) -> Metr
     nothing varies stays without variance instead of showing noise, and constant features become 0.
     """
     points = _points(features, n_components)
-    limits = torch.finfo(features.dtype)
-    rounding = points.square().mean() * (ROUNDING * limits.eps) ** 2
+    rounding = _rounding(features, points)
     points = points - points.mean(0)
     values, vectors = torch.linalg.eigh(points.T @ points / len(points))
-    least = torch.maximum(floor * values[-1], rounding).clamp_min(limits.tiny)
+    least = torch.maximum(floor * values[-1], rounding).clamp_min(torch.finfo(features.dtype).tiny)
     factor = vectors / torch.maximum(values, least).sqrt()
     return Metric(factor.flip(1)[:, :n_components])
 
@@ -46,14 +46,17 @@ def within_class_whitening(
     (relevant component analysis, of which this is the shrunk and weighted form).
     """
     points = _points(features, n_components)
-    if not shrinkage > 0:
-        raise InputError(f"shrinkage must be above 0, got {shrinkage}.")
+    check_positive(shrinkage, "shrinkage")
+    if targets.shape != weights.shape or len(targets) != len(points):
+        raise InputError(
+            f"targets and weights must be one each for {len(points)} features, got shapes {tuple(targets.shape)} and "
+            f"{tuple(weights.shape)}."
+        )
     amounts = weights.detach().to(torch.float64)
     within = _within_covariance(points, targets, amounts)
     spread = within.diagonal().mean()
     centred = points - points.mean(0)
-    floor = torch.finfo(features.dtype).eps * points.square().mean()
-    if not bool(spread > floor):
+    if not bool(spread > _rounding(features, points)):
         return Metric.principal(features, n_components)
     within.diagonal().add_(shrinkage * spread)
     values, vectors = torch.linalg.eigh(within)
@@ -80,6 +83,11 @@ def _within_covariance(points: Tensor, targets: Tensor, weights: Tensor) -> Tens
     tiny = torch.finfo(points.dtype).tiny
     own = points - (sums / totals.clamp_min(tiny)[:, None])[numbers]
     return (own * weights[:, None]).T @ own / weights.sum().clamp_min(tiny)
+
+
+def _rounding(features: Tensor, points: Tensor) -> Tensor:
+    """The mean square that features of this type and size can have from rounding alone."""
+    return points.square().mean() * (ROUNDING * torch.finfo(features.dtype).eps) ** 2
 
 
 def _points(features: Tensor, n_components: int) -> Tensor:

@@ -14,14 +14,13 @@ from semimetric.data import Fit, Preprocess, PreprocessName, apply_in_chunks
 from semimetric.data.preprocess import Identity
 from semimetric.encoders import encode
 from semimetric.errors import InputError
-from semimetric.graph import Posteriors, class_posteriors, nearest_neighbors
+from semimetric.graph import PRIOR, Posteriors, class_posteriors, nearest_neighbors
 from semimetric.metric import Metric
 from semimetric.own.samples import Kind
 from semimetric.own.sight import Sight
 from semimetric.search import ExactIndex, Hits
 
 GRAPH_NEIGHBORS = 10
-PRIOR = 0.1
 """Of the graph over the final embedding, for methods that name no classes themselves; as ``consensus`` has them."""
 
 NEAREST_SHARE = 1e-3

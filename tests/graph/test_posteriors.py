@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from semimetric.errors import InputError
-from semimetric.graph import class_posteriors, nearest_neighbors
+from semimetric.graph import (
+    PRIOR,
+    Posteriors,
+    class_posteriors,
+    cosine_posteriors,
+    names_and_confidence,
+    nearest_neighbors,
+)
 
 
 def dense(neighbors: Tensor, labels: Tensor, weights: Tensor, gamma: float, prior: float = 0.0) -> Tensor:
@@ -170,3 +177,20 @@ def test_gpu_agrees_with_the_cpu() -> None:
     there = class_posteriors(neighbors.cuda(), labels.cuda())
     assert torch.allclose(there.shares.cpu(), here.shares, atol=1e-6)
     assert torch.equal(there.shares, class_posteriors(neighbors.cuda(), labels.cuda()).shares)
+
+
+def test_cosines_of_neighbours_weigh_the_edges() -> None:
+    points = torch.nn.functional.normalize(torch.randn(40, 5, generator=torch.Generator().manual_seed(0)), dim=1)
+    labels = torch.where(torch.arange(40) < 6, torch.arange(40) % 3, -1)
+    neighbors = nearest_neighbors(points, 7)
+    weights = (points[:, None] * points[neighbors]).sum(2).clamp_min(0) ** 3
+    expected = class_posteriors(neighbors, labels, weights, 0.9, prior=PRIOR)
+    found = cosine_posteriors(points, labels, 7, 0.9)
+    torch.testing.assert_close(found.shares, expected.shares, atol=1e-6, rtol=0)
+
+
+def test_a_label_is_its_name_and_as_sure_as_anything() -> None:
+    found = Posteriors(torch.tensor([2, 5, 9]), torch.eye(3)[[0, 1, 2, 1]], torch.tensor([0.1, 0.4, 0.2, 0.3]))
+    named, confidence = names_and_confidence(found, torch.tensor([9, -1, -1, 2]))
+    assert named.tolist() == [2, 1, 2, 0]
+    torch.testing.assert_close(confidence, torch.tensor([0.4, 0.4, 0.2, 0.4]))

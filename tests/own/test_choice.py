@@ -221,7 +221,7 @@ def test_defaults_give_way_to_small_data_and_changes_do_not() -> None:
 
 def test_an_epoch_on_images_has_steps_enough() -> None:
     assert settings_for("instance", "images", LABELS, {})[1].passes == 8
-    assert settings_for("instance", "photographs", torch.zeros(256 * 4), {})[1].passes == 2
+    assert settings_for("instance", "descriptors", torch.zeros(256 * 4), {})[1].passes == 2
     assert settings_for("instance", "images", torch.zeros(256 * 20), {})[1].passes == 1
     assert settings_for("instance", "images", LABELS, {"passes": 3})[1].passes == 3
     assert settings_for("instance", "vectors", LABELS, {})[1].passes == 1
