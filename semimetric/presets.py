@@ -157,7 +157,7 @@ _CONSENSUS_PHOTOGRAPHS: Values = _CONSENSUS_ON["pretrained"] | {
     "components": 128,
 }
 
-_CONSENSUS_DESCRIBED: Values = _GOOD_FEATURES | {
+_CONSENSUS_DESCRIBED: Values = {
     "encoder": "linear",
     "preprocess": "none",
     "augmentation": "auto",
@@ -165,7 +165,7 @@ _CONSENSUS_DESCRIBED: Values = _GOOD_FEATURES | {
     "lr": 1e-4,
     "epochs": 10,
 }
-"""The same where a backbone is named, which stays as it is: a matrix on descriptors bears a larger rate."""
+"""What changes where a backbone is named, which stays as it is: a matrix on descriptors bears a larger rate."""
 
 _HELD_OUT_CLASSES: Values = {"hold_back": 0.0, "selection": "validation"}
 """On photographs withheld classes judge and choose: labels say little about classes that are new."""
@@ -288,7 +288,8 @@ def own_values(method: str, material: Material) -> Values:
     values = _own_training(method)
     if method == "consensus":
         return values | _CONSENSUS_ON.get(material, {})
-    return values | ({"lr": 3e-5, "epochs": 5} if method in BASELINES and material == "pretrained" else {})
+    gently = method in BASELINES and material == "pretrained"
+    return values | ({"lr": min(values["lr"], 3e-5), "epochs": 5} if gently else {})
 
 
 def _own_training(method: str) -> Values:

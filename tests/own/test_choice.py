@@ -194,6 +194,7 @@ def test_settings_are_gentle_with_what_is_good_already() -> None:
     assert (trained.metric, trained.augmentation) == ("within", "photographs")
     assert training.lr < settings_for("consensus", "images", LABELS, {})[1].lr
     assert settings_for("triplet", "pretrained", LABELS, {})[1].lr == training.lr
+    assert settings_for("synthetic", "pretrained", LABELS, {})[1].lr < training.lr
     assert settings_for("consensus", "pretrained", LABELS, {"lr": 1e-4})[1].lr == 1e-4
     assert settings_for("consensus", "images", LABELS, {})[0].metric == "principal"
 
