@@ -187,11 +187,11 @@ def _graph(onnx: ModuleType, model: Embedder, fed: Tensor) -> Any:
 def _keep_batches_whole(model: nn.Module) -> None:
     """Let no R-MAC split a batch, whose size a graph does not know.
 
-    It splits in evaluation mode only, to spare memory. Its network stays in that mode.
+    It splits in evaluation mode only, to spare memory. Its network stays in that mode, and so do its sizes.
     """
     for module in model.modules():
         if isinstance(module, RMAC):
-            module.training = True
+            module.training, module.training_sides = True, module.sides
 
 
 @contextmanager

@@ -166,7 +166,7 @@ class Study:
 
     def try_next(self, done: int, watcher: Watcher) -> None:
         """Run the trial that follows ``done`` finished ones."""
-        if done == 0:
+        if done == 0 and all(value in self._problem.space[name] for name, value in self._problem.start.items()):
             self._try_start(watcher)
             return
         number = int(np.random.SeedSequence((self._seed, done)).generate_state(1)[0])
