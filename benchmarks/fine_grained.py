@@ -49,6 +49,7 @@ ROWS = {
     "consensus": Row("consensus"),
     "consensus by examples": Row("consensus", {"withheld": "examples"}),
     "consensus on descriptors": Row("consensus", {"backbone": "googlenet-rmac"}),
+    "consensus on descriptors by examples": Row("consensus", {"backbone": "googlenet-rmac", "withheld": "examples"}),
     **{name: Row(name, {"components": WIDTH}) for name in CLASSICAL},
     **{name: Row(name) for name in BASELINES},
 }
