@@ -316,6 +316,7 @@ def preset_values(name: str, dataset: str, method: str, backbone: str = "") -> V
             f"preset {name!r} has no settings for dataset {dataset!r}; it has them for {', '.join(PRESETS[name])}. "
             "Use --preset default."
         )
-    own = BY_METHOD.get(method, {}).get(dataset, {})
+    ours = {"start"} if name == "paper" else set()  # the paper's L starts at random
+    own = {key: value for key, value in BY_METHOD.get(method, {}).get(dataset, {}).items() if key not in ours}
     described = _CONSENSUS_DESCRIBED if backbone and method == "consensus" and own.get("backbone") == "" else {}
     return PRESETS[name][dataset] | own | described | FIXED[name]

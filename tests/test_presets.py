@@ -76,3 +76,10 @@ def test_a_dataset_of_images_is_trained_as_own_data_is() -> None:
 
 def test_it_is_at_the_front_door() -> None:
     assert "training_settings" in semimetric.__all__
+
+
+def test_the_projection_of_the_paper_starts_at_random() -> None:
+    starts = {
+        name: plan("cub200", "affinity-triplets", preset=name).method_settings.start for name in ("paper", "default")
+    }
+    assert starts == {"paper": "random", "default": "classes"}

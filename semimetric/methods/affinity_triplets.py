@@ -93,7 +93,7 @@ class AffinityTriplets(Method[Triplets]):
     settings: AffinityTripletsSettings
 
     def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
-        """A random orthonormal L, as in the paper, or principal components."""
+        """An orthonormal L: random, as in the paper, or where ``start`` says."""
         return projection_start(width, self.settings.components, self.settings.start, generator, examples)
 
     def check_working_set(self, labelled: int, unlabelled: int) -> None:
