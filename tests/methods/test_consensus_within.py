@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.noisy_classes import KEPT, WIDTH, noisy_classes
 from torch import Tensor
 
 from semimetric.encoders import unit_features
@@ -13,20 +14,6 @@ from semimetric.methods.consensus import Consensus
 from semimetric.metric import within_class_whitening
 from semimetric.training import Trainer, TrainingData, TrainingSettings
 
-CLASSES, WIDTH, KEPT = 12, 20, 6
-
-
-def many_classes(per_class: int = 20, labelled: int = 2, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """Unit features of many classes under noise that is large in some directions; labels of a few; true classes."""
-    generator = torch.Generator().manual_seed(seed)
-    classes = torch.arange(CLASSES).repeat(per_class)
-    centres = torch.zeros(CLASSES, WIDTH)
-    centres[:, :KEPT] = torch.randn(CLASSES, KEPT, generator=generator)
-    noise = torch.randn(len(classes), WIDTH, generator=generator) * 0.2
-    noise[:, KEPT : KEPT + 4] *= 6
-    labels = torch.where(torch.arange(len(classes)) < labelled * CLASSES, classes, -1)
-    return unit_features(centres[classes] + noise), labels, classes
-
 
 def prepared(points: Tensor, labels: Tensor, **values) -> Consensus:
     method = build_method("consensus", **({"k": 6, "components": KEPT} | values))
@@ -35,7 +22,7 @@ def prepared(points: Tensor, labels: Tensor, **values) -> Consensus:
 
 
 def test_the_space_is_that_of_the_first_features_and_stays() -> None:
-    points, labels, _ = many_classes()
+    points, labels, _ = noisy_classes()
     method = prepared(points, labels, metric="within")
     method.constraints(points, labels)
     placed = method.directions.clone()
@@ -46,7 +33,7 @@ def test_the_space_is_that_of_the_first_features_and_stays() -> None:
 
 
 def test_pseudo_labels_are_better_in_it_than_among_the_features_as_they_are() -> None:
-    points, labels, classes = many_classes()
+    points, labels, classes = noisy_classes()
     right = {
         metric: prepared(points, labels, metric=metric).constraints(points, labels).quality(classes)
         for metric in ("principal", "within")
@@ -55,7 +42,7 @@ def test_pseudo_labels_are_better_in_it_than_among_the_features_as_they_are() ->
 
 
 def test_the_embedding_is_renewed_from_what_examples_are_taken_for() -> None:
-    points, labels, classes = many_classes()
+    points, labels, classes = noisy_classes()
     method = prepared(points, labels, metric="within", shrinkage=0.5)
     start = method.initial_metric(WIDTH, torch.Generator().manual_seed(0))
     found = method.constraints(points, labels)
@@ -67,24 +54,24 @@ def test_the_embedding_is_renewed_from_what_examples_are_taken_for() -> None:
 
 
 def test_all_dimensions_are_kept_where_none_are_named() -> None:
-    points, labels, _ = many_classes()
+    points, labels, _ = noisy_classes()
     method = prepared(points, labels, metric="within", components=0)
     metric = method.update_metric(None, points, method.constraints(points, labels))
     assert metric.factor.shape == (WIDTH, WIDTH)
 
 
 def test_training_in_it_resumes_from_its_state() -> None:
-    points, labels, _ = many_classes()
+    points, labels, _ = noisy_classes()
     method = prepared(points, labels, metric="within")
     method.constraints(points, labels)
     again = prepared(points, labels, metric="within")
     again.load_state_dict(method.state_dict())
-    others = many_classes(seed=1)[0]  # from which a method without its state would place itself elsewhere
+    others = noisy_classes(seed=1)[0]  # from which a method without its state would place itself elsewhere
     torch.testing.assert_close(again.constraints(others, labels).shares, method.constraints(others, labels).shares)
 
 
 def test_a_network_is_trained_through_it() -> None:
-    points, labels, _ = many_classes()
+    points, labels, _ = noisy_classes()
     torch.manual_seed(0)
     encoder = torch.nn.Linear(WIDTH, WIDTH)
     values = {"k": 6, "components": KEPT, "metric": "within", "relative": True}
@@ -98,7 +85,7 @@ def test_a_network_is_trained_through_it() -> None:
 
 
 def test_the_embedding_may_be_renewed_before_every_batch() -> None:
-    points, labels, _ = many_classes()
+    points, labels, _ = noisy_classes()
     values = {"k": 6, "components": KEPT, "metric": "within"}
     settings = TrainingSettings(epochs=1, batch_size=60, lr=1e-3, selection="last", metric_every="batch")
     encoder = torch.nn.Linear(WIDTH, WIDTH)
@@ -117,7 +104,7 @@ def test_where_the_graph_knows_nothing_examples_do_not_count_in_full() -> None:
 
 
 def test_beside_the_surest_quarter_a_quarter_counts_in_full() -> None:
-    points, labels, _ = many_classes()
+    points, labels, _ = noisy_classes()
     plain = prepared(points, labels, selective=False).constraints(points, labels)
     beside = prepared(points, labels, selective=False, relative=True).constraints(points, labels)
     free = ~plain.known
@@ -129,6 +116,6 @@ def test_beside_the_surest_quarter_a_quarter_counts_in_full() -> None:
 
 
 def test_with_every_label_known_there_is_nothing_to_compare_with() -> None:
-    points, _, classes = many_classes()
+    points, _, classes = noisy_classes()
     found = prepared(points, classes, relative=True).constraints(points, classes)
     torch.testing.assert_close(found.weights, torch.ones_like(found.weights))

@@ -2,28 +2,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.noisy_classes import KEPT, WIDTH, noisy_classes
 from torch import Tensor
 
-from semimetric.encoders import unit_features
 from semimetric.errors import InputError
 from semimetric.methods import build_method
 from semimetric.methods.starts import ProjectionStart, projection_start
 from semimetric.metric import Metric, within_class_share
 from semimetric.training import Trainer, TrainingData, TrainingSettings
-
-CLASSES, WIDTH, KEPT = 6, 16, 4
-
-
-def noisy(per_class: int = 25, labelled: int = 4, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """Unit features of classes that differ in a few directions, under noise that is larger in others; labels; truth."""
-    generator = torch.Generator().manual_seed(seed)
-    classes = torch.arange(CLASSES).repeat(per_class)
-    centres = torch.zeros(CLASSES, WIDTH)
-    centres[:, :KEPT] = torch.randn(CLASSES, KEPT, generator=generator)
-    noise = torch.randn(len(classes), WIDTH, generator=generator) * 0.1
-    noise[:, KEPT : KEPT + KEPT] *= 8
-    labels = torch.where(torch.arange(len(classes)) < labelled * CLASSES, classes, -1)
-    return unit_features(centres[classes] + noise), labels, classes
 
 
 def started(start: ProjectionStart, features: Tensor, labels: Tensor, components: int = KEPT) -> Metric:
@@ -32,14 +18,14 @@ def started(start: ProjectionStart, features: Tensor, labels: Tensor, components
 
 @pytest.mark.parametrize("start", ["random", "principal", "classes"])
 def test_every_start_is_orthonormal(start: ProjectionStart) -> None:
-    features, labels, _ = noisy()
+    features, labels, _ = noisy_classes()
     metric = started(start, features, labels)
     assert metric.factor.shape == (WIDTH, KEPT)
     assert metric.is_orthonormal()
 
 
 def test_classes_are_told_apart_better_than_by_principal_components() -> None:
-    features, labels, classes = noisy()
+    features, labels, classes = noisy_classes()
     shares = {
         start: within_class_share(
             started(start, features, labels).transform(features), classes, torch.ones(len(classes))
@@ -50,13 +36,13 @@ def test_classes_are_told_apart_better_than_by_principal_components() -> None:
 
 
 def test_all_dimensions_stay_where_none_are_asked_for() -> None:
-    features, labels, _ = noisy()
+    features, labels, _ = noisy_classes()
     assert torch.equal(started("classes", features, labels, components=0).factor, Metric.identity(WIDTH).factor)
 
 
 @pytest.mark.parametrize("method", ["affinity-triplets", "triplet"])
 def test_methods_start_there(method: str) -> None:
-    features, labels, _ = noisy()
+    features, labels, _ = noisy_classes()
     encoder = torch.nn.Linear(WIDTH, WIDTH)
     with torch.no_grad():
         encoder.weight.copy_(torch.eye(WIDTH))
@@ -69,7 +55,7 @@ def test_methods_start_there(method: str) -> None:
 
 
 def test_a_method_that_sees_no_label_cannot_start_from_classes() -> None:
-    features, labels, _ = noisy()
+    features, labels, _ = noisy_classes()
     learner = build_method("deepcluster", start="classes", components=KEPT)
     with pytest.raises(InputError, match="needs labels of two classes or more, and this method sees fewer"):
         Trainer(torch.nn.Linear(WIDTH, WIDTH), learner, TrainingData(features, labels), TrainingSettings())
