@@ -41,6 +41,18 @@ class Row:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+FORGETFUL = {
+    "backbone": "",
+    "encoder": "googlenet",
+    "side": 224,
+    "preprocess": "imagenet",
+    "precision": "bfloat16",
+    "lr": 1e-4,
+    "epochs": 15,
+    "passes": 10,
+}
+"""The network itself, in large steps on the labelled examples alone: it matters which of its epochs is chosen."""
+
 ROWS = {
     "affinity-triplets": Row("affinity-triplets"),
     "affinity-triplets from principal components": Row("affinity-triplets", {"start": "principal"}),
@@ -52,6 +64,10 @@ ROWS = {
     "consensus on descriptors by examples": Row("consensus", {"backbone": "googlenet-rmac", "withheld": "examples"}),
     **{name: Row(name, {"components": WIDTH}) for name in CLASSICAL},
     **{name: Row(name) for name in BASELINES},
+    "triplet by examples": Row("triplet", {"withheld": "examples"}),
+    "angular by examples": Row("angular", {"withheld": "examples"}),
+    "triplet through the network": Row("triplet", FORGETFUL),
+    "triplet through the network by examples": Row("triplet", FORGETFUL | {"withheld": "examples"}),
 }
 
 CHANGED = {
@@ -98,7 +114,7 @@ def table(dataset: str, outcomes: list[dict[str, Any]], first: list[list[str]]) 
             lines.append(["Initial", str(len(mine)), *start, ""])
             started = start
         lines.append([name, str(len(mine)), *end, spread([outcome["wall"] for outcome in mine], 0)])
-        if name in FINE_GRAINED[dataset]:
+        if name in FINE_GRAINED[dataset] and not mine[0]["validate"]:
             lines.append([f"{name}, paper", "", *(f"{value:.1f}" for value in FINE_GRAINED[dataset][name]), ""])
     return lines
 
