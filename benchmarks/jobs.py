@@ -65,7 +65,10 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
 
 
 def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str, Any]:
-    """Train on what is left after withholding 15 % of each class, keep the last model and score it on those."""
+    """Train on what is left after withholding some, keep the last model and score it on those.
+
+    Withheld are 15 % of each class, unless the job's settings say otherwise, as they may of the model that is kept.
+    """
     from semimetric.experiment import encoder_of, load_examples, plan, prepare, pretrain_encoder, score
     from semimetric.methods import build_method
     from semimetric.training import Silent, Trainer, choose_device
@@ -92,6 +95,7 @@ def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str,
         "seed": job.seed,
         "settings": job.settings,
         "validate": True,
+        "config": experiment.config(),
         "initial": initial,
         "final": score(result.encoder, result.metric, data.validation_inputs, data.validation_labels),
         "trust": result.trust,

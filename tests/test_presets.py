@@ -83,3 +83,10 @@ def test_the_projection_of_the_paper_starts_at_random() -> None:
         name: plan("cub200", "affinity-triplets", preset=name).method_settings.start for name in ("paper", "default")
     }
     assert starts == {"paper": "random", "default": "classes"}
+
+
+@pytest.mark.parametrize("method", sorted(BASELINES))
+def test_baselines_on_photographs_take_small_steps(method: str) -> None:
+    training = plan("cub200", method, weights="googlenet.npz").training
+    assert training.lr <= 3e-5
+    assert training.selection == "validation"

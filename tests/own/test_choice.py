@@ -194,6 +194,9 @@ def test_settings_are_gentle_with_what_is_good_already() -> None:
     assert (trained.metric, trained.augmentation) == ("within", "photographs")
     assert training.lr < settings_for("consensus", "images", LABELS, {})[1].lr
     assert settings_for("triplet", "pretrained", LABELS, {})[1].lr == training.lr
+    assert settings_for("triplet", "pretrained", LABELS, {})[1].batch_size < training.batch_size
+    assert settings_for("triplet", "descriptors", LABELS, {})[1].lr == 1e-5
+    assert settings_for("triplet", "images", LABELS, {})[1].lr == 1e-3
     assert settings_for("synthetic", "pretrained", LABELS, {})[1].lr < training.lr
     assert settings_for("consensus", "pretrained", LABELS, {"lr": 1e-4})[1].lr == 1e-4
     assert settings_for("consensus", "images", LABELS, {})[0].metric == "principal"
