@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import warnings
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,8 +18,9 @@ from rich.table import Table
 
 import semimetric
 from semimetric.commands import runs
-from semimetric.commands.console import AsJson, DataDir, Device, print_json, stderr, stdout
+from semimetric.commands.console import AsJson, DataDir, Device, print_json, show_warning, stderr, stdout
 from semimetric.commands.own import fit_own, own_estimator, refuse_of_benchmarks
+from semimetric.encoders import takes_photographs
 from semimetric.errors import InputError, SemimetricError
 from semimetric.experiment import evaluate_run, plan, run_experiment
 from semimetric.methods import METHODS
@@ -27,7 +29,7 @@ from semimetric.presets import preset_names
 from semimetric.protocol import ProtocolSettings
 from semimetric.reporting.progress import RichProgress
 from semimetric.reporting.tables import score_table
-from semimetric.training import PretrainSettings, Run, TrainingSettings
+from semimetric.training import PretrainSettings, Run, TrainingSettings, choose_device
 
 app = typer.Typer(
     help="Semi-supervised deep metric learning: an embedding from a few labels and many unlabelled examples.",
@@ -123,6 +125,11 @@ def fit(
         return
     out = _named(out)
     progress = RichProgress(stderr)
+    if takes_photographs(experiment.protocol.encoder) and choose_device(device).type == "cpu":
+        progress.warn(
+            f"{experiment.protocol.encoder} itself is trained here, which takes hours on a CPU. With --backbone a "
+            "network stays as it is, and something small is learned from its descriptors."
+        )
     if stderr.is_terminal:
         protocol, training = experiment.protocol, experiment.training
         stderr.print(
@@ -133,7 +140,9 @@ def fit(
     try:
         outcome = run_experiment(experiment, out, data_dir, device, resume, progress)
     except KeyboardInterrupt:
-        stderr.print("interrupted outside of training; continue with the same command and --resume", highlight=False)
+        begun = (out / "config.json").exists()
+        kept = "continue with the same command and --resume" if begun else "nothing is kept yet"
+        stderr.print(f"interrupted outside of training; {kept}", highlight=False)
         raise typer.Exit(130) from None
     finally:
         progress.end()
@@ -360,12 +369,14 @@ def _with_flags(message: str) -> str:
 
 
 def main() -> None:
-    """Run the command line; errors raised on purpose are one sentence, without a traceback."""
+    """Run the command line; errors raised on purpose are one sentence, without a traceback, and so are warnings."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file name may be no text
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = show_warning
+            app()
     except SemimetricError as error:
         stderr.print(f"[red]error:[/red] {escape(_with_flags(str(error)))}", highlight=False)
         raise SystemExit(2) from error

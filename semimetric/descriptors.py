@@ -16,7 +16,7 @@ from semimetric.data import Dataset, Examples, Fit, Photographs, PhotoReader, Pr
 from semimetric.data.albums import Album
 from semimetric.data.images import check_photo_options
 from semimetric.encoders import build_encoder, encode
-from semimetric.errors import InputError
+from semimetric.errors import InputError, RunError
 from semimetric.files import read_tensors, sha256_of, write_tensors
 from semimetric.protocol import digest_of_weights
 
@@ -190,12 +190,18 @@ def _digest_of_examples(examples: Examples) -> str:
 
 def _kept(path: Path, origin: dict[str, Any]) -> tuple[dict[str, Tensor], Any]:
     """The descriptors in a file, which must be of ``origin``, and the rows that were skipped for them."""
-    tensors, found = read_tensors(path)
+    try:
+        tensors, found = read_tensors(path)
+    except RunError as error:
+        raise InputError(
+            f"descriptors {str(path)!r} cannot be read: {error.__cause__}. Remove that file, or name another."
+        ) from error
     found = found if isinstance(found, dict) else {}
     differing = [name for name in origin if found.get(name) != origin[name]]
     if differing:
         raise InputError(
-            f"descriptors {str(path)!r} are of another {', '.join(differing)}; name another file, or remove this one."
+            f"descriptors {str(path)!r} differ in {', '.join(differing)} from what is asked for now; name another "
+            "file, or remove this one."
         )
     return tensors, found.get("skipped")
 

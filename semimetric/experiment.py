@@ -17,6 +17,7 @@ from semimetric.checks import check_choice
 from semimetric.data import (
     Dataset,
     Preprocess,
+    Split,
     apply_in_chunks,
     build_preprocess,
     check_dataset,
@@ -161,13 +162,7 @@ def prepare(experiment: Experiment, dataset: Dataset, device: torch.device | str
     Examples keep the order of the dataset, which says nothing about labels.
     """
     protocol = experiment.protocol
-    split = split_examples(
-        dataset.train.labels,
-        protocol.labels_per_class,
-        protocol.validation_share,
-        experiment.seed,
-        protocol.withheld,
-    )
+    split = _split(experiment, dataset.train.labels)
     rows = torch.cat([split.labelled, split.unlabelled]).sort().values
     labels = torch.where(torch.isin(rows, split.labelled), dataset.train.labels[rows], -1)
     inputs = dataset.train.inputs[rows].to(device)
@@ -186,6 +181,12 @@ def prepare(experiment: Experiment, dataset: Dataset, device: torch.device | str
     return Prepared(data, test_inputs, dataset.test.labels, preprocess, rows, dataset.class_names, dataset.skipped)
 
 
+def _split(experiment: Experiment, labels: Tensor) -> Split:
+    protocol = experiment.protocol
+    shares = (protocol.labels_per_class, protocol.validation_share)
+    return split_examples(labels, *shares, experiment.seed, protocol.withheld)
+
+
 def load_examples(
     experiment: Experiment, data_dir: Path | None, device: torch.device, progress: Progress | None = None
 ) -> Dataset:
@@ -196,6 +197,7 @@ def load_examples(
     photographs = find_photographs(experiment.dataset, data_dir) if protocol.backbone else None
     if photographs is not None:
         progress.stage(f"looking at {len(photographs.album):,} photographs")
+        _split(experiment, torch.tensor(photographs.parts()["training"].labels))  # too few are told before the work
         side, count = protocol.side or photographs.benchmark.side, _counting(progress, "photographs described")
         network = (protocol.backbone, weights, experiment.seed, device, keep)
         return described_photographs(photographs, side, protocol.fit, *network, count)

@@ -52,7 +52,7 @@ def _defaults(name: str, owners: list[tuple[str, type[Any]]]) -> str:
     by_panel = {panel: _field(kind, name).default for panel, kind in owners}
     first, *others = by_panel.items()
     differing = [f"{_short(panel)}: {value}" for panel, value in others if value != first[1]]
-    return "; ".join([f"Default {first[1]}", *differing])
+    return "; ".join([f"Default {'none' if first[1] == '' else first[1]}", *differing])
 
 
 def _short(panel: str) -> str:

@@ -26,9 +26,7 @@ class ProtocolSettings:
         "examples", "What the validation share is of: examples of each class, or whole classes, where new ones come."
     )
     encoder: str = setting("small-cnn", f"Network: {', '.join(encoder_names())}.")
-    backbone: str = setting(
-        "", "Pretrained network, kept as it is, whose descriptors of the images are learned from; none: the images."
-    )
+    backbone: str = setting("", "Pretrained network, kept as it is, whose descriptors of the images are learned from.")
     weights: str = setting(
         "", "File with the weights of the pretrained network, backbone or encoder; 'random' for one without any."
     )

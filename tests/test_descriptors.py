@@ -45,7 +45,7 @@ def test_kept_descriptors_are_read_again_and_only_for_the_same_images_and_networ
     again = described(dataset, "googlenet", None, keep=path)
     assert torch.equal(first.train.inputs, again.train.inputs)
     assert torch.equal(first.test.inputs, again.test.inputs)
-    with pytest.raises(InputError, match=r"kept.safetensors' are of another weights; name another file, or remove"):
+    with pytest.raises(InputError, match=r"kept.safetensors' differ in weights from what is asked for now; name"):
         described(dataset, "googlenet", None, seed=1, keep=path)
     others = [
         dataset.train.subset([0, 1]),
@@ -54,7 +54,7 @@ def test_kept_descriptors_are_read_again_and_only_for_the_same_images_and_networ
         Examples(dataset.train.inputs.flip(3), dataset.train.labels),
     ]
     for train in others:
-        with pytest.raises(InputError, match="are of another images;"):
+        with pytest.raises(InputError, match="differ in images from"):
             described(dataclasses.replace(dataset, train=train), "googlenet", None, keep=path)
 
 

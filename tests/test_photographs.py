@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.birds import CLASSES, EACH, write_birds
+from helpers.command import semimetric
 from rich.console import Console
 from safetensors.torch import save_file
 
@@ -112,7 +113,7 @@ def test_kept_descriptors_of_other_photographs_are_refused(
     experiment = described_by(tmp_path / "kept.safetensors")
     load_examples(experiment, birds, CPU)
     change(birds / "cub200")
-    with pytest.raises(InputError, match=r"kept.safetensors' are of another photographs; name another file"):
+    with pytest.raises(InputError, match=r"kept.safetensors' differ in photographs from what is asked"):
         load_examples(experiment, birds, CPU)
 
 
@@ -130,7 +131,7 @@ def test_kept_descriptors_of_other_settings_are_refused(
 ) -> None:
     keep = tmp_path / "kept.safetensors"
     load_examples(described_by(keep), birds, CPU)
-    with pytest.raises(InputError, match=f"are of another {named};"):
+    with pytest.raises(InputError, match=f"differ in {named} from"):
         load_examples(described_by(keep, **changes), birds, CPU)
 
 
@@ -138,6 +139,34 @@ def test_a_side_that_cannot_be_is_refused_before_anything_is_kept(birds: Path, t
     with pytest.raises(InputError, match="side must be at least 1 pixel, but is -3"):
         load_examples(described_by(tmp_path / "kept.safetensors", side=-3), birds, CPU)
     assert not (tmp_path / "kept.safetensors").exists()
+
+
+def test_too_few_photographs_are_told_before_one_is_decoded(birds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_to_decode(monkeypatch)
+    with pytest.raises(InputError, match=f"too few examples, {EACH}: {EACH + 1} labelled"):
+        load_examples(described_by(labels_per_class=EACH + 1), birds, CPU)
+
+
+def test_a_damaged_file_of_descriptors_is_not_taken_for_a_run(birds: Path, tmp_path: Path) -> None:
+    keep = tmp_path / "kept.safetensors"
+    keep.write_bytes(b"no tensors")
+    with pytest.raises(InputError, match=r"kept.safetensors' cannot be read: .*Remove that file, or name another"):
+        load_examples(described_by(keep), birds, CPU)
+
+
+@pytest.mark.filterwarnings("always::semimetric.errors.DataWarning")
+def test_warnings_of_a_command_are_sentences(birds: Path, tmp_path: Path) -> None:
+    next((birds / "cub200" / "test").rglob("1.png")).write_bytes(b"")
+    small = ("--side", 64, "--labels-per-class", 3, "--components", 6, "--epochs", 0, "--selection", "last")
+    given = ("--dataset", "cub200", "--data-dir", birds, "--weights", "random", "--device", "cpu", *small)
+    done = semimetric("fit", "--method", "rotation", "--out", tmp_path / "run", *given)
+    assert done.code == 0, done.err
+    slow, missing = (line for line in done.err.splitlines() if line)
+    assert slow.startswith("warning: googlenet itself is trained here, which takes hours on a CPU. With --backbone")
+    assert missing.startswith("warning: ")
+    assert "cannot be decoded: " in missing
+    described = semimetric("fit", "--method", "triplet", "--out", tmp_path / "described", *given)
+    assert "itself is trained" not in described.err
 
 
 def test_other_images_are_described_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:

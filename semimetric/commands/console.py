@@ -7,10 +7,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -33,6 +34,18 @@ RunFolder = Annotated[Path, typer.Argument(help="Run folder, the --out of 'fit'.
 def say(text: str) -> None:
     """Print a line of text as it is."""
     stdout.print(text, highlight=False, markup=False)
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning as a sentence, without the line of code that it came from: a ``warnings.showwarning``."""
+    stderr.print(f"[yellow]warning:[/yellow] {escape(str(message))}", highlight=False)
 
 
 def counted(count: int, what: str) -> str:

@@ -99,8 +99,8 @@ def _draw_class(
     withheld = round(share * len(members))
     if len(members) - withheld < labels_per_class:
         raise InputError(
-            f"Class {label} has {len(members)} examples, too few: {labels_per_class} labelled and {withheld} "
-            "validation examples were asked of it; lower labels_per_class or validation_share, or add examples."
+            f"Class {label} has too few examples, {len(members)}: {labels_per_class} labelled and {withheld} "
+            "withheld ones were asked of it; lower labels_per_class or validation_share, or add examples."
         )
     return members[:withheld], members[withheld : withheld + labels_per_class]
 

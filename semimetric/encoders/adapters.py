@@ -300,6 +300,8 @@ def read_weights(path: Path | str) -> dict[str, Tensor]:
 
 
 def _read_npz(path: Path) -> dict[str, Tensor]:
+    if not zipfile.is_zipfile(path):
+        raise ValueError("it is no archive of arrays")
     with np.load(path, allow_pickle=False) as arrays:
         return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
 

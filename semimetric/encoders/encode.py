@@ -13,7 +13,11 @@ NORM_FLOOR = 1e-12
 
 CHUNK = 1024
 CHUNK_NUMBERS = 1 << 24
-"""So many examples are encoded at a time, of at most so many numbers: large photographs a hundred at a time."""
+CHUNK_NUMBERS_ON_CPU = 1 << 20
+"""So many examples are encoded at a time, of at most so many numbers: large photographs a hundred at a time.
+
+On a CPU these are a few, as smaller maps stay in its cache.
+"""
 
 
 def unit_features(outputs: Tensor) -> Tensor:
@@ -47,10 +51,11 @@ def features_of(encoder: nn.Module, inputs: Tensor, precision: str = "float32") 
 @torch.no_grad()
 def encode(encoder: nn.Module, inputs: Tensor, chunk: int | None = None, precision: str = "float32") -> Tensor:
     """Unit features (N, d) of all inputs in evaluation mode, by chunks; the encoder's mode is restored."""
-    chunk = chunk or max(1, min(CHUNK, CHUNK_NUMBERS // inputs[0].numel()))
+    device = next((p.device for p in encoder.parameters()), inputs.device)
+    largest = CHUNK_NUMBERS_ON_CPU if device.type == "cpu" else CHUNK_NUMBERS
+    chunk = chunk or max(1, min(CHUNK, largest // inputs[0].numel()))
     was_training = encoder.training
     encoder.eval()
-    device = next((p.device for p in encoder.parameters()), inputs.device)
     pieces = [features_of(encoder, piece.to(device), precision) for piece in inputs.split(chunk)]
     encoder.train(was_training)
     return torch.cat(pieces)

@@ -102,6 +102,8 @@ class GoogLeNet(nn.Module):
     def features(self, images: Tensor) -> Tensor:
         """Maps (N, 1024, h, w) before the average pool, with h about H / 32."""
         _check_images(images)
+        if images.is_cpu:  # which is half as fast again with the channels last
+            images = images.contiguous(memory_format=torch.channels_last)
         rescaled = images * self.scale + self.shift
         maps: Tensor = self.layers(rescaled.flip(1) if self.blue_first else rescaled)
         return maps

@@ -279,7 +279,8 @@ class Trainer:
         best = self.best.score[0] if self.best and self.best.score else None
         for message in self.watch.look(spread, best, score[0] if score else None, active):
             kept = "" if self.settings.selection == "last" else " The best model so far is kept."
-            self.progress.warn(f"epoch {self.epoch}: {message}{kept} A smaller --lr helps.")
+            advice = " A smaller --lr helps." if self.settings.lr > 0 else ""
+            self.progress.warn(f"epoch {self.epoch}: {message}{kept}{advice}")
         if self.watch.collapsed:
             self.progress.warn(f"epoch {self.epoch}: all examples have the same embedding, so training stops here.")
 

@@ -49,7 +49,7 @@ def test_more_labels_keep_the_earlier_ones() -> None:
 @pytest.mark.parametrize(
     ("labels", "per_class", "share", "message"),
     [
-        (LABELS, 19, 0.1, "Class 0 has 20 examples, too few: 19 labelled and 2 validation"),
+        (LABELS, 19, 0.1, "Class 0 has too few examples, 20: 19 labelled and 2 withheld"),
         (LABELS, -1, 0.1, "labels_per_class must be at least 0, but is -1"),
         (LABELS, 1, 1.0, "validation_share .* is 1.0"),
         (LABELS, 1, -0.1, "validation_share .* is -0.1"),
