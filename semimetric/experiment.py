@@ -144,14 +144,14 @@ def plan(dataset: str, method: str, seed: int = 0, preset: str = "default", **va
 class Prepared:
     """A dataset under a protocol: what is trained on, what is only scored, and which files gave no example, and why.
 
-    ``rows`` are the numbers of what is trained on among the training examples of the dataset.
+    ``names`` are those of what is trained on: files, or numbers among the training examples of the dataset.
     """
 
     data: TrainingData
     test_inputs: Tensor
     test_labels: Tensor
     preprocess: Preprocess
-    rows: Tensor
+    names: tuple[str, ...]
     class_names: tuple[str, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
 
@@ -178,7 +178,8 @@ def prepare(experiment: Experiment, dataset: Dataset, device: torch.device | str
         dataset.train.labels[rows].to(device),
     )
     test_inputs = apply_in_chunks(preprocess, dataset.test.inputs.to(device))
-    return Prepared(data, test_inputs, dataset.test.labels, preprocess, rows, dataset.class_names, dataset.skipped)
+    names = tuple(dataset.train_names[row] if dataset.train_names else f"train {row}" for row in rows.tolist())
+    return Prepared(data, test_inputs, dataset.test.labels, preprocess, names, dataset.class_names, dataset.skipped)
 
 
 def _split(experiment: Experiment, labels: Tensor) -> Split:
@@ -295,9 +296,8 @@ def keep_learned(
     embeddings = model.embed_scaled(inputs)
     labels = prepared.data.labels.cpu()
     learned = Learned(model, built, embeddings, labels, named_by(trainer, embeddings, labels))
-    names = tuple(f"train {row}" for row in prepared.rows.tolist())
     classes = tuple(prepared.class_names[number] for number in learned.posteriors.classes.tolist())
-    write_learned(run, learned, Examples(names, experiment.dataset, classes))
+    write_learned(run, learned, Examples(prepared.names, experiment.dataset, classes))
 
 
 def backbone_of(experiment: Experiment, side: int) -> nn.Module | None:

@@ -17,7 +17,7 @@ from helpers.command import semimetric
 from rich.console import Console
 from safetensors.torch import save_file
 
-from semimetric import cli
+from semimetric import cli, load
 from semimetric.data import Dataset, Examples
 from semimetric.encoders import RMAC, GoogLeNet, googlenet, registry
 from semimetric.errors import DataWarning, InputError, RunError
@@ -167,6 +167,22 @@ def test_warnings_of_a_command_are_sentences(birds: Path, tmp_path: Path) -> Non
     assert "cannot be decoded: " in missing
     described = semimetric("fit", "--method", "triplet", "--out", tmp_path / "described", *given)
     assert "itself is trained" not in described.err
+
+
+@pytest.mark.parametrize("backbone", ["googlenet", ""])
+@pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning", "ignore::semimetric.errors.DataWarning")
+def test_examples_of_a_run_have_the_names_of_their_files(birds: Path, tmp_path: Path, backbone: str) -> None:
+    bad = sorted((birds / "cub200" / "train").rglob("*.png"))[1]
+    bad.write_bytes(b"")
+    weights = next(network_files(tmp_path, 0))
+    experiment = described_by(validation_share=0.0, selection="last") if backbone else tuned_by(weights)
+    run_experiment(experiment, tmp_path / "run", birds, "cpu")
+    found = load(tmp_path / "run")
+    names = json.loads((tmp_path / "run" / "examples.json").read_text())["names"]
+    assert len(names) == len(set(names)) == HALF - 1
+    assert str(bad.relative_to(birds / "cub200")) not in names
+    again = found.transform([str(birds / "cub200" / name) for name in names])
+    torch.testing.assert_close(torch.tensor(again), torch.tensor(found.embedding_), rtol=1e-4, atol=1e-4)
 
 
 def test_other_images_are_described_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,8 @@ def _check_inputs(inputs: Tensor) -> None:
 class Dataset:
     """A benchmark: its training and test examples and what its class numbers mean.
 
-    ``skipped`` are files that should have given examples and did not, by name, and why.
+    ``skipped`` are files that should have given examples and did not, by name, and why. ``train_names`` are the files
+    of the training examples, where each has one.
     """
 
     name: str
@@ -62,3 +63,4 @@ class Dataset:
     test: Examples
     class_names: tuple[str, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
+    train_names: tuple[str, ...] = ()

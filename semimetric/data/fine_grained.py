@@ -215,7 +215,8 @@ class Photographs:
         self._compare(len(train), len(test), undecodable)
         reasons = dict.fromkeys(self.album.missing, "there is no such file") | dict(undecodable)
         skipped = {self.name_of(path): reason for path, reason in reasons.items()}
-        return Dataset(self.benchmark.name, train, test, self.album.class_names, skipped)
+        names = tuple(self.name_of(path) for path in self.parts()["training"].paths if path not in undecodable)
+        return Dataset(self.benchmark.name, train, test, self.album.class_names, skipped, names)
 
     def _compare(self, train: int, test: int, undecodable: Mapping[Path, str]) -> None:
         """Warn, in one message, of every way in which the dataset is not as published, and of what was taken for it."""
