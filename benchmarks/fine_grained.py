@@ -65,7 +65,7 @@ LARGE_STEPS = {
     "epochs": 15,
     "passes": 10,
 }
-"""The network itself, on the labelled examples alone: its later epochs are worse on new classes than the first."""
+"""The network itself, on the labelled examples alone: it matters which of its epochs is chosen."""
 
 CHOSEN = {
     "triplet by examples": Row("triplet", {"withheld": "examples"}),
