@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers import command
 
 QUICK = ["--method", "affinity-triplets", "--epochs", "1", "--k", "6", "--batch-size", "300"]
 
@@ -97,6 +98,24 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
     assert other.returncode == 2
     assert "seed was 0 and is now 1" in other.stderr
     assert before == {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("begun", "advice"), [(True, "continue with the same command and --resume"), (False, "nothing is kept yet")]
+)
+def test_an_interrupt_outside_of_training_says_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool, advice: str
+) -> None:
+    def interrupted(experiment: object, out: Path, *_: object) -> None:
+        if begun:
+            out.mkdir()
+            (out / "config.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("semimetric.cli.run_experiment", interrupted)
+    done = command.semimetric("fit", "--dataset", "digits", "--out", tmp_path / "run")
+    assert done.code == 130
+    assert f"interrupted outside of training; {advice}" in done.err
 
 
 def test_interrupt_leaves_a_usable_run_that_resumes(tmp_path: Path) -> None:
