@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 
+import hypothesis
 import pytest
 import torch
 from torch import Tensor
@@ -10,6 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")  # for the commands that tests start
 torch.set_num_threads(1)  # many times faster than two for small matrices on a busy machine
+
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("random", derandomize=False, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
