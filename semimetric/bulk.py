@@ -8,7 +8,6 @@ import glob
 import hashlib
 import io
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from semimetric.data import Collection, read_collection
 from semimetric.data.own_tables import TABLE_SUFFIXES, read_features
 from semimetric.errors import InputError, RunError
 from semimetric.files import (
+    check_output,
     clear_leftovers,
     read_json,
     read_tensors,
@@ -113,12 +113,23 @@ def embed_some(loaded: Loaded, collection: Collection, rows: range, progress: Pr
     return Embedded(kept.names, model.embed(inputs), kept.skipped)
 
 
-def embed_to(loaded: Loaded, collection: Collection, out: Path, progress: Progress | None = None) -> Embedded:
+def embed_to(
+    loaded: Loaded,
+    collection: Collection,
+    out: Path,
+    progress: Progress | None = None,
+    inputs: Sequence[Path] = (),
+    overwrite: bool = False,
+) -> Embedded:
     """Embed a collection and write names and embeddings to ``out``: .npy (names in ``out`` + ".json"), .npz or .csv.
 
-    Interrupted, the same call continues: what is done lies in ``out`` + ".parts" until all is.
+    Interrupted, the same call continues: finished parts lie in ``out`` + ".parts" until all are done. A file that is
+    there is replaced with ``overwrite`` alone, and one of ``inputs`` never.
     """
-    check_out(out, SUFFIXES)
+    check_suffix(out, SUFFIXES)
+    continued = (_parts_of(out) / "origin.json").exists()
+    for path in (out, _names_of(out)) if out.suffix == ".npy" else (out,):
+        check_output(path, inputs, overwrite or continued)
     with _writing(out):
         parts = _parts(loaded, collection, out)
     pieces = []
@@ -137,19 +148,25 @@ def embed_to(loaded: Loaded, collection: Collection, out: Path, progress: Progre
         if embedded.names:
             _write(embedded, out)
         clear_leftovers(out.parent, f"{glob.escape(out.name)}*")
-        shutil.rmtree(parts)
+        _remove_parts(parts)
     check_any(embedded)
     return embedded
 
 
-def check_out(out: Path, suffixes: tuple[str, ...]) -> None:
-    """Refuse a file that could not be written, before anything is computed for it."""
+def _parts_of(out: Path) -> Path:
+    """The folder of finished parts."""
+    return out.with_name(out.name + ".parts")
+
+
+def _names_of(out: Path) -> Path:
+    """The file beside embeddings in .npy that has the names of the examples."""
+    return out.with_name(out.name + ".json")
+
+
+def check_suffix(out: Path, suffixes: tuple[str, ...]) -> None:
+    """Refuse a file of another kind than these."""
     if out.suffix not in suffixes:
         raise InputError(f"--out must end in {' or '.join(suffixes)}, got {out.name!r}.")
-    if not out.parent.is_dir():
-        raise InputError(f"--out {str(out)!r} cannot be written: there is no folder {str(out.parent)!r}. Make it.")
-    if out.is_dir():
-        raise InputError(f"--out {str(out)!r} is a folder. Name a file.")
 
 
 def check_any(embedded: Embedded) -> None:
@@ -173,7 +190,7 @@ def _writing(out: Path) -> Iterator[None]:
 
 def _parts(loaded: Loaded, collection: Collection, out: Path) -> Path:
     """The folder of what is done already; one of another run or other examples is refused."""
-    folder = out.with_name(out.name + ".parts")
+    folder = _parts_of(out)
     digest = hashlib.sha256(f"{CHUNK} {digest_of(collection)}".encode())
     digest.update(loaded.estimator.learned_.embeddings.contiguous().numpy().tobytes())
     origin = {"of": digest.hexdigest()}
@@ -184,11 +201,24 @@ def _parts(loaded: Loaded, collection: Collection, out: Path) -> Path:
                 "another --out."
             )
         return folder
-    if folder.exists():
-        shutil.rmtree(folder)  # what is left of one that was being removed
-    folder.mkdir()
+    if folder.is_dir():
+        clear_leftovers(folder, "origin.json")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(
+            f"{folder} is in the way: finished parts would be kept there. Move it, or choose another --out."
+        )
+    folder.mkdir(exist_ok=True)
     write_json(folder / "origin.json", origin)
     return folder
+
+
+def _remove_parts(folder: Path) -> None:
+    """Remove the parts and then their folder, unless something else is in it; what marks it as ours goes last."""
+    for part in (*sorted(folder.glob("[0-9]*.safetensors")), folder / "origin.json"):
+        part.unlink()
+    clear_leftovers(folder)
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def together(pieces: list[Embedded], skipped: dict[str, str]) -> Embedded:
@@ -213,7 +243,7 @@ def _write(embedded: Embedded, out: Path) -> None:
         )
     else:
         listed = {"names": embedded.names, "skipped": embedded.skipped}
-        write_text(out.with_name(out.name + ".json"), json.dumps(listed) + "\n")
+        write_text(_names_of(out), json.dumps(listed) + "\n")
         write_atomically(out, lambda temporary: _save(temporary, lambda file: np.save(file, values)))
 
 
@@ -231,9 +261,20 @@ def write_table(out: Path, header: list[str], rows: Iterable[Sequence[object]]) 
     write_text(out, text.getvalue())
 
 
-def predict_to(loaded: Loaded, collection: Collection, out: Path, progress: Progress | None = None) -> Embedded:
-    """Name a collection and write name, label and probability of each example to a CSV file."""
-    check_out(out, (".csv",))
+def predict_to(
+    loaded: Loaded,
+    collection: Collection,
+    out: Path,
+    progress: Progress | None = None,
+    inputs: Sequence[Path] = (),
+    overwrite: bool = False,
+) -> Embedded:
+    """Predict the classes of a collection and write name, label and probability of each example to a CSV file.
+
+    A file that is there is replaced with ``overwrite`` alone, and one of ``inputs`` never.
+    """
+    check_suffix(out, (".csv",))
+    check_output(out, inputs, overwrite)
     learned, classes = loaded.estimator.learned_, loaded.examples.classes
     learned.check_named()
     rows: list[list[object]] = []

@@ -15,6 +15,7 @@ import typer
 from rich.markup import escape
 from rich.progress import Progress, TaskID
 from rich.table import Table
+from rich.text import Text
 
 import semimetric
 from semimetric.commands import runs
@@ -136,6 +137,7 @@ def fit(
             f"{method} on {dataset}: {protocol.labels_per_class} labels per class, {training.epochs} epochs, "
             f"lr {training.lr:g}; all settings in {out / 'config.json'}",
             highlight=False,
+            markup=False,
         )
     try:
         outcome = run_experiment(experiment, out, data_dir, device, resume, progress)
@@ -152,6 +154,7 @@ def fit(
             f"interrupted after epoch {outcome['epochs']}; the model that would be kept so far is in {out}. "
             "Continue with the same command and --resume.",
             highlight=False,
+            markup=False,
         )
         raise typer.Exit(130)
 
@@ -243,6 +246,7 @@ def _print_outcome(outcome: dict[str, Any], as_json: bool) -> None:
         f"{which} epoch {outcome['best_epoch']} of {outcome['planned_epochs']}, {outcome['seconds']:.0f} s on "
         f"{outcome['device']}, run in {outcome['run']}",
         highlight=False,
+        markup=False,
     )
 
 
@@ -335,7 +339,7 @@ def fetch(
             bar.update(tasks[file], completed=done, total=total)
 
         folder = fetch_dataset(name, data_dir, show)
-    stdout.print(f"{name}: {folder}", highlight=False)
+    stdout.print(f"{name}: {folder}", highlight=False, markup=False)
 
 
 def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
@@ -346,7 +350,7 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     for name in rows[0]:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*("not found" if value is None else str(value) for value in row.values()))
+        table.add_row(*(Text("not found" if value is None else str(value)) for value in row.values()))
     stdout.print(table, soft_wrap=False)
 
 

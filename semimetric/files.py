@@ -6,13 +6,13 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from semimetric.errors import RunError
+from semimetric.errors import InputError, RunError
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -38,6 +38,27 @@ def clear_leftovers(folder: Path, name: str = "*") -> None:
     """Remove the temporary files that a killed process left beside the file ``name`` (a pattern) of a folder."""
     for leftover in folder.glob(f".{name}.????????.tmp"):
         leftover.unlink(missing_ok=True)
+
+
+def check_output(
+    out: Path, inputs: Iterable[Path] = (), overwrite: bool = False, option: str = "--out", allow: str = "--overwrite"
+) -> None:
+    """Refuse an output file that is an input, is there already, or cannot be written.
+
+    Parameters
+    ----------
+    inputs : paths that the output must not replace, whatever ``overwrite`` says
+    overwrite : replace a file that is there
+    option, allow : names of the options, for the sentence
+    """
+    if not out.parent.is_dir():
+        raise InputError(f"{option} {str(out)!r} cannot be written: there is no folder {str(out.parent)!r}. Make it.")
+    if out.is_dir():
+        raise InputError(f"{option} {str(out)!r} is a folder. Name a file.")
+    if any(out.resolve() == path.resolve() for path in inputs):
+        raise InputError(f"{option} {str(out)!r} is an input of this command. Name another file.")
+    if out.exists() and not overwrite:
+        raise InputError(f"{option} {str(out)!r} exists. Name another file, or replace it with {allow}.")
 
 
 def _umask() -> int:

@@ -93,7 +93,7 @@ def test_a_table_with_columns_of_labels_and_names(home: Path, tmp_path: Path) ->
     }
     for lacking in ("grape", "bottle"):
         table = write_wine(tmp_path / "new.csv", lacking)
-        embedded = semimetric("embed", home / "wine", table, "-o", tmp_path / "new.npz", "--json").json()
+        embedded = semimetric("embed", home / "wine", table, "-o", tmp_path / "new.npz", "--overwrite", "--json").json()
         assert embedded == {"examples": 178, "components": 64, "out": str(tmp_path / "new.npz"), "skipped": {}}
         with np.load(tmp_path / "new.npz") as arrays:
             assert arrays["names"][0] == ("row 2" if lacking == "bottle" else "wine 0")
@@ -202,7 +202,7 @@ def test_what_cannot_be_read_is_left_out_counted_and_named(tmp_path: Path) -> No
     assert f"{len(readable)} examples in 64 dimensions" in embedded.out
     assert embedded.out.count("skipped ") == 3
     assert "and 4 more; --json names all" in embedded.out
-    told = semimetric("predict", tmp_path / "run", tmp_path / "photos", "-o", tmp_path / "out.csv", "--json").json()
+    told = semimetric("predict", tmp_path / "run", tmp_path / "photos", "-o", tmp_path / "labels.csv", "--json").json()
     assert (told["examples"], set(told["skipped"])) == (len(readable), odd)
 
 

@@ -33,6 +33,7 @@ from semimetric.data import Collection
 from semimetric.data.own_photos import IMAGE_SUFFIXES
 from semimetric.data.own_tables import TABLE_SUFFIXES
 from semimetric.errors import InputError, RunError
+from semimetric.files import check_output
 from semimetric.reporting.progress import RichProgress
 from semimetric.runs import Loaded, open_run
 from semimetric.search import ExactIndex, FaissIndex, Hits, MilvusIndex
@@ -46,6 +47,7 @@ LabelColumn = Annotated[
 IdColumn = Annotated[
     str | None, typer.Option(help="Column with the names of a table's rows; that of the run is known.")
 ]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file --out where it exists.")]
 SHOWN = 3
 """Files that could not be read and are named on the terminal; --json names all."""
 
@@ -59,6 +61,7 @@ def embed(
     run: RunFolder,
     data: NewData,
     out: Annotated[Path, typer.Option("--out", "-o", help="File for the embeddings: .npy, .npz or .csv.")],
+    overwrite: Overwrite = False,
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     device: Device = "auto",
@@ -67,7 +70,8 @@ def embed(
     """Embed new examples; interrupted, the same command continues."""
     with showing_progress(SAME_COMMAND) as progress:
         loaded = load_run(run, device)
-        embedded = embed_to(loaded, new_examples(loaded, data, label_column, id_column), out, progress)
+        examples = new_examples(loaded, data, label_column, id_column)
+        embedded = embed_to(loaded, examples, out, progress, _inputs(run, data), overwrite)
     told = {"examples": len(embedded.names), "components": embedded.embeddings.shape[1], "out": str(out)}
     if as_json:
         print_json(told | {"skipped": embedded.skipped})
@@ -80,6 +84,7 @@ def predict(
     run: RunFolder,
     data: NewData,
     out: Annotated[Path, typer.Option("--out", "-o", help="CSV file for names, labels and probabilities.")],
+    overwrite: Overwrite = False,
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     device: Device = "auto",
@@ -88,7 +93,8 @@ def predict(
     """Name new examples by what lies near them."""
     with showing_progress() as progress:
         loaded = load_run(run, device)
-        embedded = predict_to(loaded, new_examples(loaded, data, label_column, id_column), out, progress)
+        examples = new_examples(loaded, data, label_column, id_column)
+        embedded = predict_to(loaded, examples, out, progress, _inputs(run, data), overwrite)
     if as_json:
         print_json({"examples": len(embedded.names), "out": str(out), "skipped": embedded.skipped})
         return
@@ -136,11 +142,13 @@ def index(
         str, typer.Option(help="Where: a file ending in .faiss, a folder ending in .db (Milvus Lite), or a Milvus URL.")
     ],
     collection: Annotated[str, typer.Option(help="Name of the collection in Milvus.")] = "semimetric",
-    replace: Annotated[bool, typer.Option("--replace", help="Replace what another run has put there.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace what is there.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Put the embeddings of a run into an index for search among millions; interrupted, the same command continues."""
     _check_place(to, "--to")
+    if to.endswith(".faiss") and "://" not in to:
+        check_output(Path(to), _inputs(run), replace, "--to", "--replace")
     with showing_progress(SAME_COMMAND) as progress:
         loaded = load_run(run, "cpu")
         embeddings = loaded.estimator.learned_.embeddings
@@ -202,6 +210,7 @@ def export(
     check: Annotated[
         Path | None, typer.Option(help="Examples to check the export with; those of the run unless given.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the model of a run for use elsewhere."""
@@ -209,7 +218,9 @@ def export(
 
     if not onnx:
         raise InputError("say what to export to: --onnx.")
-    told = export_run(load_run(run, "cpu"), out or run / "model.onnx", check)
+    out = out or run / "model.onnx"
+    check_output(out, (path for path in _inputs(run, check) if path.name != "model.onnx"), overwrite)
+    told = export_run(load_run(run, "cpu"), out, check)
     if as_json:
         print_json(told)
         return
@@ -217,6 +228,11 @@ def export(
         f"{told['out']}: {told['bytes'] / 2**20:.1f} MiB, checked on {told['examples']} examples against torch, "
         f"largest difference {told['largest_difference']:.1e}"
     )
+
+
+def _inputs(run: Path, data: Path | None = None) -> list[Path]:
+    """Files that a command on a run reads and may not write to."""
+    return [*run.glob("*"), *([] if data is None else [data])]
 
 
 def load_run(run: Path, device: str) -> Loaded:
