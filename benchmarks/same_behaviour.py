@@ -17,10 +17,22 @@ import sys
 import tempfile
 from pathlib import Path
 
-METHODS = (
-    "consensus affinity-triplets lrml seraph isdml apllr apit triplet angular exemplar rotation instance deepcluster "
-    "synthetic"
-).split()
+METHODS = [
+    "consensus",
+    "affinity-triplets",
+    "lrml",
+    "seraph",
+    "isdml",
+    "apllr",
+    "apit",
+    "triplet",
+    "angular",
+    "exemplar",
+    "rotation",
+    "instance",
+    "deepcluster",
+    "synthetic",
+]
 
 ESTIMATOR = """
 import json, sys, warnings
