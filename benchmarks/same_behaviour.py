@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-METHODS = [
+METHODS = (
     "consensus",
     "affinity-triplets",
     "lrml",
@@ -32,7 +32,7 @@ METHODS = [
     "instance",
     "deepcluster",
     "synthetic",
-]
+)
 
 ESTIMATOR = """
 import json, sys, warnings

@@ -207,8 +207,6 @@ def _parts(loaded: Loaded, collection: Collection, out: Path) -> Path:
         raise InputError(
             f"{folder} is in the way: finished parts would be kept there. Move it, or choose another --out."
         )
-            f"{folder} is in the way: finished parts would be kept there. Move it, or choose another --out."
-        )
     folder.mkdir(exist_ok=True)
     write_json(folder / "origin.json", origin)
     return folder
