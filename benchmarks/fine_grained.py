@@ -24,9 +24,9 @@ from consensus import spread
 from jobs import Job, changes, run_and_report
 
 from semimetric.evaluation import evaluate
-from semimetric.experiment import load_examples, plan
 from semimetric.paper.published import COLUMNS, FINE_GRAINED, SUPERVISED_ON_CUB
-from semimetric.presets import preset_values
+from semimetric.pipeline.experiment import load_examples, plan
+from semimetric.pipeline.presets import preset_values
 from semimetric.training import choose_device
 
 CLASSICAL = ("lrml", "seraph", "isdml", "apllr", "apit")

@@ -42,7 +42,7 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
     if job.validate:
         return run_on_validation(job, data_dir, device)
     from semimetric.data import load_dataset
-    from semimetric.experiment import evaluate_run, plan, run_experiment
+    from semimetric.pipeline.experiment import evaluate_run, plan, run_experiment
     from semimetric.training import Run, Silent
 
     class Quiet(Silent):
@@ -69,8 +69,8 @@ def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str,
 
     Withheld are 15 % of each class, unless the job's settings say otherwise, as they may of the model that is kept.
     """
-    from semimetric.experiment import encoder_of, load_examples, plan, prepare, pretrain_encoder, score
     from semimetric.methods import build_method
+    from semimetric.pipeline.experiment import encoder_of, load_examples, plan, prepare, pretrain_encoder, score
     from semimetric.training import Silent, Trainer, choose_device
 
     history: list[dict[str, Any]] = []

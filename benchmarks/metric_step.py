@@ -36,7 +36,7 @@ from pymanopt.optimizers import ConjugateGradient
 from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor
 
-from semimetric.files import write_json
+from semimetric.core.files import write_json
 from semimetric.metric import minimize_angular, random_orthonormal
 
 D, COMPONENTS, TRIPLETS, ALPHA, STEPS = 128, 64, 100, 40.0, 10

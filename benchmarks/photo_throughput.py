@@ -15,8 +15,8 @@ from pathlib import Path
 from jobs import machine, write_result
 
 from semimetric.data import PhotoReader
-from semimetric.descriptors import describe_photos
 from semimetric.encoders import build_encoder
+from semimetric.pipeline.descriptors import describe_photos
 from semimetric.training import choose_device
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp"}

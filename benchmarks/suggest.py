@@ -28,7 +28,7 @@ from consensus import spread
 from jobs import Job, machine, what_is_left, write_result
 from torch import Tensor
 
-from semimetric.suggest import suggest
+from semimetric.serve.suggest import suggest
 
 WAYS = ("suggested", "random", "random per class")
 
@@ -36,7 +36,7 @@ WAYS = ("suggested", "random", "random per class")
 def run_way(job: Job, data_dir: Path | None, device: str) -> dict[str, Any]:
     """One way of choosing labels for one seed, to the scores of the last training."""
     from semimetric.data import load_dataset
-    from semimetric.experiment import plan, prepare, score
+    from semimetric.pipeline.experiment import plan, prepare, score
     from semimetric.training import choose_device
 
     torch.set_num_threads(1)
@@ -74,8 +74,8 @@ def run_way(job: Job, data_dir: Path | None, device: str) -> dict[str, Any]:
 
 def train(experiment: Any, data: Any, labels: Tensor, where: torch.device) -> tuple[Any, Any, dict[str, Any]]:
     """Train from scratch: the result, what every example is taken for, and how often that is right."""
-    from semimetric.experiment import encoder_of
     from semimetric.methods import build_method
+    from semimetric.pipeline.experiment import encoder_of
     from semimetric.training import Trainer
 
     known = dataclasses.replace(data, labels=labels)

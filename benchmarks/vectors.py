@@ -43,7 +43,7 @@ from sklearn.semi_supervised import LabelSpreading
 from semimetric.encoders import build_encoder, encode
 from semimetric.methods import METHODS as ALL_METHODS
 from semimetric.methods import build_method
-from semimetric.presets import training_settings
+from semimetric.pipeline.presets import training_settings
 from semimetric.training import Trainer, TrainingData
 
 FIRST_VALIDATION_SEED = 100

@@ -1,63 +1,7 @@
 """Semi-supervised deep metric learning: an embedding from a few labels and many unlabelled examples."""
 
+from semimetric.core.lazy import attach
+
 __version__ = "0.2.0.dev0"
 
-from semimetric.data import Collection, read_collection
-from semimetric.estimator import SemiMetric
-from semimetric.evaluation import Judged, Trust, evaluate, hold_back, nmi, recall_at_k, trust_report
-from semimetric.graph import (
-    class_posteriors,
-    graph_modes,
-    nearest_neighbors,
-    propagate_affinities,
-    propagated_affinity_matrix,
-)
-from semimetric.linear import GuardWarning, LinearFit, learn_metric
-from semimetric.linear_estimators import APIT, APLLR, ISDML, LRML, SERAPH
-from semimetric.losses import angular_loss, contrastive_loss
-from semimetric.methods import build_method
-from semimetric.metric import Metric, minimize_angular
-from semimetric.mining import mine_triplets
-from semimetric.presets import training_settings
-from semimetric.runs import load, save
-from semimetric.suggest import suggest
-from semimetric.training import Trainer, TrainingData, TrainingSettings
-
-__all__ = [
-    "APIT",
-    "APLLR",
-    "ISDML",
-    "LRML",
-    "SERAPH",
-    "Collection",
-    "GuardWarning",
-    "Judged",
-    "LinearFit",
-    "Metric",
-    "SemiMetric",
-    "Trainer",
-    "TrainingData",
-    "TrainingSettings",
-    "Trust",
-    "angular_loss",
-    "build_method",
-    "class_posteriors",
-    "contrastive_loss",
-    "evaluate",
-    "graph_modes",
-    "hold_back",
-    "learn_metric",
-    "load",
-    "mine_triplets",
-    "minimize_angular",
-    "nearest_neighbors",
-    "nmi",
-    "propagate_affinities",
-    "propagated_affinity_matrix",
-    "read_collection",
-    "recall_at_k",
-    "save",
-    "suggest",
-    "training_settings",
-    "trust_report",
-]
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

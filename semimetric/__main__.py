@@ -1,5 +1,5 @@
 """``python -m semimetric``."""
 
-from semimetric.cli import main
+from semimetric.cli.main import main
 
 main()

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 
 NaturalKey = tuple[tuple[str | tuple[int, str], ...], str]
 

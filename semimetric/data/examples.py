@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_finite, check_labels
-from semimetric.errors import InputError
+from semimetric.core.arrays import check_finite, check_labels
+from semimetric.core.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, Self, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 
 PreprocessName = Literal["mean-image", "standardize", "whiten", "imagenet", "none"]
 

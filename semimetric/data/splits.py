@@ -8,8 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_choice, check_labels
-from semimetric.errors import InputError
+from semimetric.core.arrays import check_labels
+from semimetric.core.checks import check_choice
+from semimetric.core.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from semimetric.checks import check_choice
-from semimetric.data.augment import Augmentation, augment, check_augmentation, has_effect
+from semimetric.core.checks import check_choice
+from semimetric.data.augmentation import Augmentation, augment, check_augmentation, has_effect
 
 AugmentationKind = Literal["digits", "objects", "photographs", "vectors"]
 AugmentationStrength = Literal["weak", "strong"]

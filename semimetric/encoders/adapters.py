@@ -18,8 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from semimetric.core.errors import InputError, RunError
 from semimetric.encoders.inputs import IMAGENET_MEAN, IMAGENET_STD, conversion
-from semimetric.errors import InputError, RunError
 
 _EXTRAS = {"timm": "vision", "torchvision": "vision", "transformers": "transformers"}
 LIBRARIES = tuple(_EXTRAS)

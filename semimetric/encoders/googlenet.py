@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from semimetric.core.errors import InputError
 from semimetric.encoders.adapters import load_tensors, read_weights
 from semimetric.encoders.inputs import IMAGENET_MEAN, IMAGENET_STD, conversion
-from semimetric.errors import InputError
 
 WIDTH = 1024
 SMALLEST = 64

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from semimetric.core.errors import InputError
 from semimetric.encoders.adapters import read_weights
 from semimetric.encoders.googlenet import is_googlenet
-from semimetric.errors import InputError
 
 PREFERRED = ("dinov3", "dinov2", "convnext", "efficientnet", "regnet", "resnet50", "resnet", "googlenet")
 """Families known for good descriptors, the best first; a network of none of them is not taken unasked."""

@@ -9,14 +9,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from semimetric.checks import check_choice
+from semimetric.core.checks import check_choice
+from semimetric.core.errors import InputError
 from semimetric.encoders.adapters import LIBRARIES, library_encoder, rebuild_described
 from semimetric.encoders.googlenet import SMALLEST, GoogLeNet, googlenet_of, load_googlenet
 from semimetric.encoders.paper import cifar10_network, mnist_network
+from semimetric.encoders.regions import RMAC
 from semimetric.encoders.residual import ResNet9
-from semimetric.encoders.rmac import RMAC
 from semimetric.encoders.small import linear, mlp, small_cnn
-from semimetric.errors import InputError
 
 Shape = tuple[int, ...]
 

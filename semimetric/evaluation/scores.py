@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from semimetric.checks import check_features, check_labels
-from semimetric.clustering import kmeans
-from semimetric.errors import InputError
+from semimetric.core.arrays import check_features, check_labels
+from semimetric.core.errors import InputError
+from semimetric.graph.clustering import kmeans
 from semimetric.graph.neighbors import nearest_neighbors
 
 RECALLS = (1, 2, 4, 8)

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from semimetric.checks import as_tensor, check_finite, check_labels
-from semimetric.errors import InputError
+from semimetric.core.arrays import as_tensor, check_finite, check_labels
+from semimetric.core.errors import InputError
 from semimetric.graph.posteriors import Posteriors
 
 LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)

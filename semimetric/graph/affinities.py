@@ -22,7 +22,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from semimetric.checks import DENSE_ROWS, check_choice, check_dense, check_fraction, check_labels, check_neighbors
+from semimetric.core.arrays import DENSE_ROWS, check_dense, check_labels, check_neighbors
+from semimetric.core.checks import check_choice, check_fraction
 from semimetric.graph.walk import solve_walk, walk_matrix
 
 EDGE_TOLERANCE = 1e-6

@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semimetric.checks import DENSE_ROWS, as_tensor, check_finite, check_neighbors, check_positive
-from semimetric.errors import InputError
+from semimetric.core.arrays import DENSE_ROWS, as_tensor, check_finite, check_neighbors
+from semimetric.core.checks import check_positive
+from semimetric.core.errors import InputError
 from semimetric.graph.neighbors import BLOCK_ENTRIES
 
 SAMPLED_ROWS = 2000

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semimetric.checks import as_tensor, check_neighbors
-from semimetric.errors import InputError
+from semimetric.core.arrays import as_tensor, check_neighbors
+from semimetric.core.errors import InputError
 
 
 def symmetric_edges(neighbors: Any, weights: Any = None) -> tuple[Tensor, Tensor]:

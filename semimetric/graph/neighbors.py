@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_features
-from semimetric.errors import InputError
+from semimetric.core.arrays import check_features
+from semimetric.core.errors import InputError
 
 BLOCK_ENTRIES = 1 << 25
 """Distances held at once: 256 MiB in float64, whatever the number of examples."""

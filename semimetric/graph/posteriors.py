@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_fraction, check_labels, check_neighbors, check_not_negative, check_positive
-from semimetric.errors import InputError
+from semimetric.core.arrays import check_labels, check_neighbors
+from semimetric.core.checks import check_fraction, check_not_negative, check_positive
+from semimetric.core.errors import InputError
 from semimetric.graph.edges import group_by_node, node_degrees, symmetric_edges
 from semimetric.graph.neighbors import nearest_neighbors
 

@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_features, check_positive
-from semimetric.errors import InputError
+from semimetric.core.arrays import check_features
+from semimetric.core.checks import check_positive
+from semimetric.core.errors import InputError
 from semimetric.graph.affinities import check_graph
 from semimetric.graph.walk import TOLERANCE, solve_walk
 

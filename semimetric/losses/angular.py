@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from semimetric.core.errors import InputError
 from semimetric.encoders import unit_features
-from semimetric.errors import InputError
 from semimetric.metric.angular import row_margins, triangle_rows
 from semimetric.mining.labelled import check_batch, labelled_masks
 

@@ -13,8 +13,8 @@ import math
 from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
-from semimetric.checks import check_positive
-from semimetric.errors import InputError
+from semimetric.core.checks import check_positive
+from semimetric.core.errors import InputError
 
 
 def instance_loss(points: Tensor, bank: Tensor, targets: Tensor, temperature: float = 0.1) -> Tensor:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_positive
+from semimetric.core.checks import check_positive
+from semimetric.core.errors import InputError
 from semimetric.encoders import unit_features
-from semimetric.errors import InputError
 from semimetric.mining.labelled import check_batch, labelled_masks, semi_hard_negatives
 
 

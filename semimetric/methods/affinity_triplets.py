@@ -12,15 +12,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_choice, check_fraction
-from semimetric.errors import InputError
+from semimetric.core.checks import check_choice, check_fraction
+from semimetric.core.errors import InputError
+from semimetric.core.settings import setting
 from semimetric.graph import graph_modes, nearest_neighbors, neighbor_density, propagate_affinities
 from semimetric.losses import angular_loss, angular_margins
 from semimetric.methods.base import Examples, Method, Needs, check_neighbor_count
 from semimetric.methods.starts import START_HELP, ProjectionStart, check_start, projection_start
 from semimetric.metric import Euclidean, Geometry, Metric, Stiefel, minimize_angular
 from semimetric.mining import mine_triplets, triplet_shares
-from semimetric.settings import setting
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from semimetric.core.settings import setting
 from semimetric.encoders import unit_features
 from semimetric.losses import angular_margins, batch_angular_loss
 from semimetric.losses.angular import check_angle
 from semimetric.methods.supervised import Labelled, Supervised, SupervisedSettings
 from semimetric.mining import labelled_pairs
-from semimetric.settings import setting
 
 PROBE_PAIRS = 1000
 """Most pairs of one class whose hardest negative is looked for."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from semimetric.checks import check_positive
+from semimetric.core.checks import check_positive
+from semimetric.core.settings import setting
 from semimetric.methods.propagated import PropagatedMethod, PropagatedSettings
 from semimetric.metric import PairScatters, information_theoretic_prior
-from semimetric.settings import setting
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
+from semimetric.core.settings import setting
 from semimetric.methods.propagated import PropagatedMethod, PropagatedSettings
 from semimetric.metric import PairScatters, likelihood_ratio_prior
-from semimetric.settings import setting
 
 
 @dataclass(frozen=True)

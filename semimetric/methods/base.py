@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.graph import Posteriors
 from semimetric.metric import Metric
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from semimetric.checks import check_not_negative
+from semimetric.core.checks import check_not_negative
+from semimetric.core.settings import setting
 from semimetric.data import Views
 from semimetric.encoders import unit_features
 from semimetric.methods.base import C, Examples, Method
 from semimetric.methods.starts import START_HELP, ProjectionStart, check_start, projection_start
 from semimetric.metric import Metric
-from semimetric.settings import setting
 
 SHARPNESS = 16.0
 """Unit points times this go into a linear head, whose logits could not tell classes apart otherwise."""

@@ -16,17 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from semimetric.checks import check_choice, check_fraction, check_not_negative, check_positive
+from semimetric.core.checks import check_choice, check_fraction, check_not_negative, check_positive
+from semimetric.core.errors import InputError
+from semimetric.core.settings import setting
 from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, Views, preset_views
 from semimetric.encoders import unit_features
-from semimetric.errors import InputError
 from semimetric.graph import Posteriors, cosine_posteriors, names_and_confidence, upper_quartiles
 from semimetric.losses import contrastive_loss
 from semimetric.methods.base import Examples, Method, Needs, check_neighbor_count
 from semimetric.methods.baseline import head_logits
 from semimetric.methods.starts import random_projection
 from semimetric.metric import Metric, within_class_share, within_class_whitening
-from semimetric.settings import setting
 
 SMALLEST_SHARE = 1e-6
 """Neither graph nor head rules a class out altogether in their geometric mean."""

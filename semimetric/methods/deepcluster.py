@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from semimetric.checks import check_choice, check_positive
-from semimetric.clustering import kmeans
+from semimetric.core.checks import check_choice, check_positive
+from semimetric.core.errors import InputError
+from semimetric.core.settings import setting
 from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
 from semimetric.data.views import AugmentationStrength
 from semimetric.encoders import unit_features
-from semimetric.errors import InputError
+from semimetric.graph.clustering import kmeans
 from semimetric.methods.base import Needs
 from semimetric.methods.baseline import (
     HEAD_DEVIATION,
@@ -30,7 +31,6 @@ from semimetric.methods.baseline import (
     unit_points,
 )
 from semimetric.metric import Metric, whitening
-from semimetric.settings import setting
 
 ITERATIONS = 20
 """Of k-means, from a single start, as in the original."""

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from semimetric.checks import check_choice
+from semimetric.core.checks import check_choice
+from semimetric.core.errors import InputError
+from semimetric.core.settings import setting
 from semimetric.data import VIEW_HELP, VIEW_KINDS, Augmentation, ViewKind, Views, augmentation_for, kind_of
-from semimetric.errors import InputError
 from semimetric.methods.base import Needs
 from semimetric.methods.baseline import Baseline, BaselineSettings, Targets, head_logits, linear_head, unit_points
 from semimetric.metric import Metric
-from semimetric.settings import setting
 
 _GEOMETRY_AND_LIGHT = Augmentation(shift=0.2, rotate=20.0, scale=0.5, contrast=0.5, brightness=0.4)
 

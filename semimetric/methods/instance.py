@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_choice, check_not_negative, check_positive
+from semimetric.core.checks import check_choice, check_not_negative, check_positive
+from semimetric.core.errors import InputError
+from semimetric.core.settings import setting
 from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
 from semimetric.encoders import unit_features
-from semimetric.errors import InputError
 from semimetric.losses import instance_loss, noise_contrastive_loss, scaled_cosines
 from semimetric.methods.base import Needs
 from semimetric.methods.baseline import Baseline, BaselineSettings, Targets, unit_points
 from semimetric.metric import Metric
-from semimetric.settings import setting
 
 ENOUGH_DRAWS = 1000
 """The normaliser is a mean over at least so many noise draws, of as many first batches as that takes."""

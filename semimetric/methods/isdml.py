@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from semimetric.checks import check_positive
+from semimetric.core.checks import check_positive
+from semimetric.core.settings import setting
 from semimetric.graph import density_affinities, nearest_neighbors, symmetric_edges
 from semimetric.methods.laplacian import LaplacianMethod, LaplacianSettings
 from semimetric.methods.pairs import Pairs
-from semimetric.settings import setting
 
 
 @dataclass(frozen=True)

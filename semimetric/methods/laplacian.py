@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_fraction, check_not_negative
-from semimetric.errors import InputError
+from semimetric.core.checks import check_fraction, check_not_negative
+from semimetric.core.errors import InputError
+from semimetric.core.settings import setting
 from semimetric.methods.base import Needs, check_neighbor_count
 from semimetric.methods.pairs import PairMethod, Pairs, PairSettings
 from semimetric.metric import Metric, largest_weight, minimize_with_unit_determinant, pair_means
-from semimetric.settings import setting
 
 FLAT = 1e-6
 """Eigenvalues of the problem's matrix are at least this share of their mean."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from semimetric.core.settings import setting
 from semimetric.graph import nearest_neighbors, node_degrees, symmetric_edges
 from semimetric.methods.laplacian import LaplacianMethod, LaplacianSettings
 from semimetric.methods.pairs import Pairs
-from semimetric.settings import setting
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
+from semimetric.core.settings import setting
 from semimetric.methods.base import Constraints, Examples, Method
 from semimetric.metric import Metric, PairScatters, pair_scatters, weighted_energy, weighted_scatter
-from semimetric.settings import setting
 
 FLAT_VARIANCE = 1e-12
 """Directions with a smaller share of the largest variance are taken for flat."""

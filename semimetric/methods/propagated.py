@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_choice, check_fraction, check_not_negative
-from semimetric.errors import InputError
+from semimetric.core.checks import check_choice, check_fraction, check_not_negative
+from semimetric.core.errors import InputError
+from semimetric.core.settings import setting
 from semimetric.graph import nearest_neighbors, propagate_affinities, propagated_form
 from semimetric.methods.base import Needs, check_neighbor_count
 from semimetric.methods.pairs import PairConstraints, PairMethod, Pairs, PairSettings
 from semimetric.metric import Metric, PairScatters, logdet_divergence, logdet_proximal, pair_means, project_psd
-from semimetric.settings import setting
 
 ROUNDING = 1e-10
 """Shares of a matrix below this are taken for rounding."""

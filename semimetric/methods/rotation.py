@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from semimetric.checks import check_choice
+from semimetric.core.checks import check_choice
+from semimetric.core.errors import InputError
+from semimetric.core.settings import setting
 from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views, rotate_quarters
-from semimetric.errors import InputError
 from semimetric.methods.base import Needs
 from semimetric.methods.baseline import Baseline, BaselineSettings, Targets, head_logits, linear_head, unit_points
 from semimetric.metric import Metric
-from semimetric.settings import setting
 
 TURNS = 4
 """By 0, 90, 180 and 270 degrees."""

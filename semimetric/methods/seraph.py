@@ -12,8 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_choice, check_not_negative, check_positive
-from semimetric.errors import InputError
+from semimetric.core.checks import check_choice, check_not_negative, check_positive
+from semimetric.core.errors import InputError
+from semimetric.core.settings import setting
 from semimetric.methods.base import Needs
 from semimetric.methods.pairs import PairMethod, Pairs, PairSettings
 from semimetric.metric import (
@@ -27,7 +28,6 @@ from semimetric.metric import (
     projected_gradient,
 )
 from semimetric.mining import labelled_pairs, spread_pairs
-from semimetric.settings import setting
 
 VANISHED = 1e-8
 """A metric of this share of the starting trace, or less, holds nothing any more."""

@@ -7,8 +7,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_choice
-from semimetric.errors import InputError
+from semimetric.core.checks import check_choice
+from semimetric.core.errors import InputError
 from semimetric.graph import cosine_posteriors, names_and_confidence
 from semimetric.methods.base import Examples
 from semimetric.metric import Metric, orthonormalize, within_class_whitening

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_choice
+from semimetric.core.checks import check_choice
+from semimetric.core.errors import InputError
+from semimetric.core.settings import setting
 from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
-from semimetric.errors import InputError
 from semimetric.methods.base import Needs
 from semimetric.methods.baseline import Baseline, BaselineSettings, Targets
 from semimetric.metric import Metric
 from semimetric.mining import labelled_masks
-from semimetric.settings import setting
 
 PROBE_SIZE = 500
 """Examples of the batch on which the numbers for the log are measured."""

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_not_negative
-from semimetric.errors import InputError
+from semimetric.core.checks import check_not_negative
+from semimetric.core.errors import InputError
+from semimetric.core.settings import setting
 from semimetric.methods.affinity_triplets import Triplets
 from semimetric.methods.base import Examples, Needs
 from semimetric.methods.baseline import Baseline, BaselineSettings
@@ -28,7 +29,6 @@ from semimetric.metric.synthetic import (
     squared_lengths,
     synthesis_start,
 )
-from semimetric.settings import setting
 
 LARGEST_SEED = 1 << 62
 """Seeds of triplets are below this."""

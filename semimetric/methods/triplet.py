@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from semimetric.checks import check_positive
+from semimetric.core.checks import check_positive
+from semimetric.core.settings import setting
 from semimetric.losses import triplet_loss, triplet_violations
 from semimetric.methods.supervised import Labelled, Supervised, SupervisedSettings
-from semimetric.settings import setting
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 
 
 def triangle_rows(anchor: Tensor, positive: Tensor, negative: Tensor, alpha: float) -> Tensor:

@@ -12,8 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_not_negative, check_positive
-from semimetric.errors import InputError
+from semimetric.core.checks import check_not_negative, check_positive
+from semimetric.core.errors import InputError
 
 RANK_TOLERANCE = 1e-12
 """Eigenvalues below this share of the largest are taken for zeros that rounding has moved."""

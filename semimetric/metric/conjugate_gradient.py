@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.metric.angular import AngularProblem, row_margins
 from semimetric.metric.geometry import Brake, Geometry, Stiefel, check_factor
 from semimetric.metric.host_solver import minimize_on_host

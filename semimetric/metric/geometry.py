@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.metric.host_geometry import HostEuclidean, HostGeometry, HostStiefel, gram_drift
 
 DRIFT = 1e-3

@@ -26,8 +26,8 @@ from scipy.linalg.blas import dger, dsymv
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from semimetric.checks import check_not_negative
-from semimetric.errors import InputError
+from semimetric.core.checks import check_not_negative
+from semimetric.core.errors import InputError
 from semimetric.metric.host_geometry import Array
 from semimetric.metric.scatters import check_labelled, weighted_scatter
 from semimetric.mining import labelled_pairs, spread_pairs

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semimetric.checks import as_tensor, check_dense
-from semimetric.errors import InputError, RunError
-from semimetric.files import read_tensors, write_tensors
+from semimetric.core.arrays import as_tensor, check_dense
+from semimetric.core.errors import InputError, RunError
+from semimetric.core.files import read_tensors, write_tensors
 from semimetric.metric.geometry import check_factor, random_orthonormal
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)

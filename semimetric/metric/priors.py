@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.metric.closed_forms import RANK_TOLERANCE, project_psd
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_finite, check_labels
-from semimetric.errors import InputError
+from semimetric.core.arrays import check_finite, check_labels
+from semimetric.core.errors import InputError
 from semimetric.graph.edges import group_by_node
 
 ROUNDING = 16

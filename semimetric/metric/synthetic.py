@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.metric.rules import (
     CONTRACTION,
     CURVATURE_FLOOR,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_positive
-from semimetric.errors import InputError
+from semimetric.core.checks import check_positive
+from semimetric.core.errors import InputError
 from semimetric.metric.mahalanobis import Metric
 from semimetric.metric.scatters import ROUNDING
 

@@ -1,14 +1,5 @@
 """Constraints drawn from a graph or from labels."""
 
-from semimetric.mining.labelled import labelled_masks, semi_hard_negatives
-from semimetric.mining.pairs import labelled_pairs, spread_pairs
-from semimetric.mining.triplets import mine_triplets, triplet_shares
+from semimetric.core.lazy import attach
 
-__all__ = [
-    "labelled_masks",
-    "labelled_pairs",
-    "mine_triplets",
-    "semi_hard_negatives",
-    "spread_pairs",
-    "triplet_shares",
-]
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

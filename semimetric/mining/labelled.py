@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 
 
 def labelled_masks(targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semimetric.checks import as_tensor, check_finite, check_neighbors
-from semimetric.errors import InputError
+from semimetric.core.arrays import as_tensor, check_finite, check_neighbors
+from semimetric.core.errors import InputError
 
 AFFINITY_GRAIN = 1e-12
 """Affinities closer than this are the same: they differ by the rounding of a linear solve, not by meaning."""

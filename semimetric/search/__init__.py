@@ -1,9 +1,5 @@
 """Searching the embeddings of a run: exactly, with FAISS, or in Milvus."""
 
-from semimetric.search.exact import ExactIndex
-from semimetric.search.faiss_index import FaissIndex
-from semimetric.search.hits import Hits
-from semimetric.search.hnsw import HnswSettings
-from semimetric.search.milvus_index import MilvusIndex
+from semimetric.core.lazy import attach
 
-__all__ = ["ExactIndex", "FaissIndex", "Hits", "HnswSettings", "MilvusIndex"]
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

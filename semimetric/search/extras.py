@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 
 
 def import_extra(module: str, extra: str) -> ModuleType:

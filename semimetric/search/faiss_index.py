@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semimetric.checks import check_choice
-from semimetric.errors import InputError, RunError
-from semimetric.files import write_atomically
+from semimetric.core.checks import check_choice
+from semimetric.core.errors import InputError, RunError
+from semimetric.core.files import write_atomically
 from semimetric.search.exact import BLOCK_ENTRIES
 from semimetric.search.extras import import_extra
 from semimetric.search.hits import Hits, check_k, joined, nearest_first, single_precision

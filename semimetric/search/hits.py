@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from semimetric.checks import as_tensor, check_finite
-from semimetric.errors import InputError
+from semimetric.core.arrays import as_tensor, check_finite
+from semimetric.core.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 
 
 @dataclass(frozen=True)

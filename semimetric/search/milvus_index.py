@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from semimetric.errors import InputError, RunError
+from semimetric.core.errors import InputError, RunError
 from semimetric.search.exact import ExactIndex
 from semimetric.search.extras import import_extra
 from semimetric.search.hits import Hits, check_k, joined, nearest_first, single_precision

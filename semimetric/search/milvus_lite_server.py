@@ -6,7 +6,7 @@ import logging
 import shutil
 from pathlib import Path
 
-from semimetric.errors import InputError, RunError
+from semimetric.core.errors import InputError, RunError
 from semimetric.search.extras import import_extra
 
 

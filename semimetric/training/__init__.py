@@ -1,29 +1,5 @@
 """Algorithm 1 and everything around it."""
 
-from semimetric.training.data import TrainingData, data_for
-from semimetric.training.device import choose_device
-from semimetric.training.pretrain import pretrain
-from semimetric.training.progress import Progress, Silent, TrainingWarning
-from semimetric.training.result import TrainingResult
-from semimetric.training.run import Run
-from semimetric.training.selection import selectable
-from semimetric.training.settings import PretrainSettings, TrainingSettings
-from semimetric.training.trainer import Trainer, load_model, model_tensors
+from semimetric.core.lazy import attach
 
-__all__ = [
-    "PretrainSettings",
-    "Progress",
-    "Run",
-    "Silent",
-    "Trainer",
-    "TrainingData",
-    "TrainingResult",
-    "TrainingSettings",
-    "TrainingWarning",
-    "choose_device",
-    "data_for",
-    "load_model",
-    "model_tensors",
-    "pretrain",
-    "selectable",
-]
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semimetric.checks import as_tensor, check_finite, check_labels
-from semimetric.errors import InputError
+from semimetric.core.arrays import as_tensor, check_finite, check_labels
+from semimetric.core.errors import InputError
 from semimetric.methods import Method
 
 

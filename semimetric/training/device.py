@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from semimetric.checks import check_choice
-from semimetric.errors import InputError
+from semimetric.core.checks import check_choice
+from semimetric.core.errors import InputError
 
 
 def choose_device(name: str = "auto") -> torch.device:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.training.settings import TrainingSettings
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from semimetric.checks import as_tensor
+from semimetric.core.arrays import as_tensor
 from semimetric.encoders import encode
 from semimetric.metric import Metric
 from semimetric.training.selection import Score

@@ -17,8 +17,8 @@ from typing import Any
 
 from torch import Tensor
 
-from semimetric.errors import RunError
-from semimetric.files import clear_leftovers, read_json, read_tensors, write_json, write_tensors, write_text
+from semimetric.core.errors import RunError
+from semimetric.core.files import clear_leftovers, read_json, read_tensors, write_json, write_tensors, write_text
 
 
 class Run:

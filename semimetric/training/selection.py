@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.evaluation import evaluate
 from semimetric.graph import nearest_neighbors
 

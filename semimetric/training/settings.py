@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from semimetric.checks import check_choice, check_not_negative, check_positive
-from semimetric.errors import InputError
-from semimetric.settings import setting
+from semimetric.core.checks import check_choice, check_not_negative, check_positive
+from semimetric.core.errors import InputError
+from semimetric.core.settings import setting
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from semimetric.core.errors import DivergedError
 from semimetric.encoders import features_of
-from semimetric.errors import DivergedError
 from semimetric.methods import Method
 from semimetric.metric import GraphedFunction, Metric
 from semimetric.training.average import RunningAverage

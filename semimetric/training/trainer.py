@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from semimetric.core.errors import InputError
 from semimetric.encoders import encode, output_width
-from semimetric.errors import InputError
 from semimetric.evaluation import Spread, measure_spread
 from semimetric.graph import Posteriors
 from semimetric.methods import Method

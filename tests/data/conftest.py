@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from semimetric.core.errors import DataError
 from semimetric.data import Dataset, load_dataset
-from semimetric.errors import DataError
 
 
 @pytest.fixture(autouse=True)

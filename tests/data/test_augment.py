@@ -9,7 +9,7 @@ from helpers.views import ALWAYS, EVERYTHING, OPTIONAL, pictures, same_picture, 
 from scipy import ndimage
 from torch import Tensor
 
-from semimetric.data.augment import Augmentation, augment
+from semimetric.data.augmentation import Augmentation, augment
 from semimetric.data.views import STRONG
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from semimetric.data.augment import Augmentation, augment, rotate_quarters
+from semimetric.core.errors import InputError
+from semimetric.data.augmentation import Augmentation, augment, rotate_quarters
 from semimetric.data.views import STRONG, augmentation_for
-from semimetric.errors import InputError
 from semimetric.metric import GraphedFunction
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from helpers.views import ALWAYS, EVERYTHING, KINDS, OPTIONAL, STRENGTHS, pictures, seeded
 
-from semimetric.data.augment import Augmentation, augment, check_augmentation, rotate_quarters
+from semimetric.core.errors import InputError
+from semimetric.data.augmentation import Augmentation, augment, check_augmentation, rotate_quarters
 from semimetric.data.views import STRONG, WEAK, augmentation_for
-from semimetric.errors import InputError
 
 
 @pytest.mark.parametrize("kind", KINDS)

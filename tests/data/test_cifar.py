@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from semimetric.data.cifar import load_cifar, parse_rows, read_rows
-from semimetric.errors import DataError
+from semimetric.core.errors import DataError
+from semimetric.data.readers.cifar import load_cifar, parse_rows, read_rows
 
 NAMES = [*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"]
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from semimetric.core.errors import InputError
 from semimetric.data import Examples
-from semimetric.errors import InputError
 
 
 def test_subset_keeps_order_and_pairs() -> None:

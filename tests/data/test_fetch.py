@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from semimetric.core.errors import DataError, InputError
 from semimetric.data import fetch, fetch_dataset, load_dataset, registry
-from semimetric.errors import DataError, InputError
 
 IMAGES = "train-images-idx3-ubyte.gz"
 ARCHIVE = "cifar-10-binary.tar.gz"

@@ -23,9 +23,9 @@ from helpers.photos import (
     write_folders,
 )
 
+from semimetric.core.errors import DataError, DataWarning, InputError
 from semimetric.data import Dataset, describe_datasets, fetch_dataset, find_photographs, load_dataset, registry
-from semimetric.data.fine_grained import CARS196, CUB200
-from semimetric.errors import DataError, DataWarning, InputError
+from semimetric.data.benchmarks.fine_grained import CARS196, CUB200
 
 
 @pytest.fixture(autouse=True)
@@ -325,7 +325,7 @@ def test_progress_counts_training_and_test_photographs(tmp_path: Path) -> None:
 
 def test_photographs_are_listed_without_decoding_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_halves(tmp_path, BIRDS)
-    monkeypatch.setattr("semimetric.data.images.open_image", lambda *_: pytest.fail("opened"))
+    monkeypatch.setattr("semimetric.data.photographs.images.open_image", lambda *_: pytest.fail("opened"))
     found = find_photographs("cub200", tmp_path)
     assert found is not None
     assert {name: part.labels for name, part in found.parts().items()} == {

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from semimetric.data.idx import load_idx, parse_idx, read_content
-from semimetric.errors import DataError
+from semimetric.core.errors import DataError
+from semimetric.data.readers.idx import load_idx, parse_idx, read_content
 
 IMAGES = "train-images-idx3-ubyte"
 

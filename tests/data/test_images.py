@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from semimetric.core.errors import DataError
 from semimetric.data import PhotoReader, decode_image
-from semimetric.data.images import open_image
-from semimetric.errors import DataError
+from semimetric.data.photographs.images import open_image
 
 
 def decoded(tmp_path: Path, content: bytes, side: int = 16, fit: str = "crop", name: str = "image") -> Tensor:

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semimetric.core.errors import InputError
 from semimetric.data import Collection
 from semimetric.data.collection import label_texts, natural_key
-from semimetric.errors import InputError
 
 
 def photographs(labels: list[str | None], skipped: dict[str, str] | None = None) -> Collection:

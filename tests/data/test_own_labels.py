@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from semimetric.core.errors import InputError
 from semimetric.data import Collection, read_collection
-from semimetric.errors import InputError
 
 
 @pytest.fixture

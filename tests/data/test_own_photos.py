@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from helpers.photos import photo
 
+from semimetric.core.errors import InputError
 from semimetric.data import PhotoReader, own_photos, read_collection
-from semimetric.errors import InputError
 
 NOT_AN_IMAGE = "it is not an image by its name"
 

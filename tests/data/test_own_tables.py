@@ -12,9 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from semimetric.core.errors import InputError
 from semimetric.data import Collection, read_collection
 from semimetric.data.collection import tidy
-from semimetric.errors import InputError
 
 
 def table(tmp_path: Path, text: str, name: str = "table.csv", **columns: str) -> Collection:

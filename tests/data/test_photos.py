@@ -15,8 +15,8 @@ import torch
 from helpers.photos import assert_plain, colour_of, encoded, photo, plain
 from torch import Tensor
 
+from semimetric.core.errors import DataError, InputError
 from semimetric.data import PhotoReader, decode_image, photos, read_photos
-from semimetric.errors import DataError, InputError
 
 
 @pytest.fixture

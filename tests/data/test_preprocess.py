@@ -5,9 +5,9 @@ import pytest
 import torch
 from sklearn.preprocessing import StandardScaler
 
+from semimetric.core.errors import InputError
+from semimetric.core.files import read_tensors, write_tensors
 from semimetric.data import MeanImage, apply_in_chunks, build_preprocess, restore_preprocess
-from semimetric.errors import InputError
-from semimetric.files import read_tensors, write_tensors
 
 NAMES = ["mean-image", "standardize", "whiten", "imagenet", "none"]
 

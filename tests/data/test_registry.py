@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from semimetric.core.errors import DataError, InputError
 from semimetric.data import Dataset, dataset_names, describe_datasets, load_dataset, registry
-from semimetric.errors import DataError, InputError
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from semimetric.core.errors import InputError
 from semimetric.data import partitions, split_examples
-from semimetric.errors import InputError
 
 LABELS = torch.tensor([0] * 20 + [3] * 31 + [-1] * 5)
 

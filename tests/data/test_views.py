@@ -7,9 +7,9 @@ import torch
 from helpers.views import KINDS, STRENGTHS, pictures
 from torch import Tensor
 
+from semimetric.core.errors import InputError
 from semimetric.data import Augmentation, Views, augment, augmentation_for, kind_of, preset_views
 from semimetric.data.views import VIEW_KINDS
-from semimetric.errors import InputError
 
 NOISE = Augmentation(noise=0.1, drop=0.3)
 SHIFTS = Augmentation(shift=0.25)

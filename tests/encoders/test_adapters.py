@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from semimetric.core.errors import InputError
 from semimetric.encoders import build_encoder, encode, output_width, wrap
 from semimetric.encoders.adapters import load_tensors, read_weights
-from semimetric.errors import InputError
 
 
 class TimmStandIn(nn.Module):

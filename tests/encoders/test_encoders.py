@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from semimetric.core.errors import InputError
 from semimetric.encoders import build_encoder, encode, encoder_names, output_width, rebuild_encoder, unit_features
 from semimetric.encoders.paper import cifar10_network, mnist_network
 from semimetric.encoders.residual import Residual, ResNet9
-from semimetric.errors import InputError
 
 SHAPES = {
     "googlenet": (3, 64, 64),

@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
+from semimetric.core.errors import InputError
 from semimetric.encoders import RMAC, GoogLeNet, build_encoder, encode, load_googlenet, output_width, rebuild_encoder
 from semimetric.encoders.googlenet import Unit
-from semimetric.errors import InputError
 
 INCEPTIONS = {  # the paper's Table 1: channels in; 1x1; 3x3 reduce, 3x3; 5x5 reduce, 5x5; pool projection
     "3a": (192, 64, 96, 128, 16, 32, 32),

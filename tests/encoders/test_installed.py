@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from semimetric.core.errors import InputError
 from semimetric.encoders import installed_encoder, weights_name
-from semimetric.errors import InputError
 
 TIMM: dict[str, Any] = {"architecture": "resnet50", "pretrained_cfg": {"input_size": [3, 224, 224]}}
 DINO = {"model_type": "dinov2"}

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from semimetric.core.errors import InputError
 from semimetric.encoders import RMAC, GoogLeNet, build_encoder, encode, rmac
-from semimetric.encoders.rmac import regions_of, resize_longer
-from semimetric.errors import InputError
+from semimetric.encoders.regions import regions_of, resize_longer
 
 
 def random_maps(seed: int, *shape: int) -> Tensor:

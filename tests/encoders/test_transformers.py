@@ -9,9 +9,9 @@ import torch
 from helpers.transformers import NAME, WIDTH, stand_in, write_snapshot
 from safetensors.torch import load_file, save_file
 
+from semimetric.core.errors import InputError, RunError
+from semimetric.core.files import read_tensors, write_tensors
 from semimetric.encoders import build_encoder, encode, output_width, rebuild_encoder
-from semimetric.errors import InputError, RunError
-from semimetric.files import read_tensors, write_tensors
 
 SHAPE = (3, 64, 64)
 PIXELS = torch.rand(3, *SHAPE, generator=torch.Generator().manual_seed(0))

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.evaluation import Judged, Trust, hold_back, trust_report, wilson_interval
 from semimetric.graph import Posteriors, class_posteriors, nearest_neighbors
 

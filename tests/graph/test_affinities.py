@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from semimetric import checks
-from semimetric.errors import InputError
+from semimetric.core import arrays as checks
+from semimetric.core.errors import InputError
 from semimetric.graph import affinities as module
 from semimetric.graph import nearest_neighbors, propagate_affinities, propagate_labels, propagated_affinity_matrix
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.graph import nearest_neighbors, node_degrees, symmetric_edges
 
 

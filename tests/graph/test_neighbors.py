@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.graph import nearest_neighbors, neighbors
 
 SMALL = hnp.arrays(

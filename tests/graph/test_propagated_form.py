@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.graph import nearest_neighbors
 from semimetric.graph.affinities import propagated_affinity_matrix
 from semimetric.graph.propagated_form import propagated_form

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from semimetric.data import registry
-from semimetric.data.fine_grained import CUB200
+from semimetric.data.benchmarks.fine_grained import CUB200
 
 CLASSES, EACH = 8, 6
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from semimetric.cli import main
+from semimetric.cli.main import main
 
 SCRIPT = Path(sys.executable).with_name("semimetric")
 COMMAND = [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-m", "semimetric"]

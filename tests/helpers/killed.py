@@ -39,7 +39,7 @@ class Killer:
     """Starts commands without seconds of imports, and kills them."""
 
     def __init__(self, context: ForkServerContext) -> None:
-        context.set_forkserver_preload(["semimetric.cli", "torch._dynamo", "safetensors.torch", "PIL.Image"])
+        context.set_forkserver_preload(["semimetric.cli.main", "torch._dynamo", "safetensors.torch", "PIL.Image"])
         self._context = context
 
     def _start(self, arguments: tuple[object, ...], folder: Path, dies_at: int) -> tuple[BaseProcess, Any]:

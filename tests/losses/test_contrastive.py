@@ -6,7 +6,7 @@ from helpers.losses import NO_BATCHES, assert_can_be_recorded, value_and_gradien
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.losses import contrastive_loss
 from semimetric.metric import random_orthonormal
 

@@ -8,7 +8,7 @@ from helpers.losses import NO_BATCHES, assert_can_be_recorded, value_and_gradien
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.losses import triplet_loss, triplet_violations
 from semimetric.metric import random_orthonormal
 from semimetric.mining import labelled_masks, semi_hard_negatives

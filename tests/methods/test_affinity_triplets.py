@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.graph import graph_modes, nearest_neighbors, neighbor_density
 from semimetric.methods import build_method
 from semimetric.methods.affinity_triplets import AffinityTripletsSettings

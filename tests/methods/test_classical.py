@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.graph import nearest_neighbors, propagate_affinities, propagated_affinity_matrix
 from semimetric.methods import METHODS, build_method
 from semimetric.methods.pairs import Pairs, cycled

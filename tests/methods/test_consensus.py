@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from semimetric.core.errors import InputError
 from semimetric.data import augment, augmentation_for
 from semimetric.encoders import build_encoder, unit_features
-from semimetric.errors import InputError
 from semimetric.graph import class_posteriors, nearest_neighbors
 from semimetric.losses.contrastive import FLOOR
 from semimetric.methods import build_method
 from semimetric.methods.baseline import SHARPNESS
 from semimetric.methods.consensus import SMALLEST_SHARE, Agreement, Consensus, certainty, geometric_mean
 from semimetric.metric import Metric
-from semimetric.presets import training_settings
+from semimetric.pipeline.presets import training_settings
 from semimetric.training import Trainer, TrainingData, TrainingWarning
 
 WIDTH = 12

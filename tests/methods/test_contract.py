@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from semimetric.core.errors import InputError
 from semimetric.encoders import unit_features
-from semimetric.errors import InputError
 from semimetric.methods import METHODS, build_method, method_names
 from semimetric.methods.base import Method
 from semimetric.methods.baseline import Baseline

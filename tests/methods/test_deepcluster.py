@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor, nn
 
+from semimetric.core.errors import InputError
 from semimetric.encoders import unit_features
-from semimetric.errors import InputError
 from semimetric.evaluation import recall_at_k
 from semimetric.methods.baseline import HEAD_DEVIATION, SHARPNESS
 from semimetric.methods.deepcluster import Clusters, DeepCluster, DeepClusterSettings, mutual_information, whitened

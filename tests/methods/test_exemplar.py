@@ -10,9 +10,9 @@ import torch
 from helpers.views import pictures, seeded
 from torch import Tensor, nn
 
+from semimetric.core.errors import InputError
 from semimetric.data import Augmentation, Views, augmentation_for
 from semimetric.encoders import encode, unit_features
-from semimetric.errors import InputError
 from semimetric.evaluation import recall_at_k
 from semimetric.methods.exemplar import MOST_JUDGED, MOST_LOGITS, TRANSFORMATIONS, Exemplar, ExemplarSettings
 from semimetric.metric import Metric

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from semimetric.core.errors import InputError
 from semimetric.encoders import unit_features
-from semimetric.errors import InputError
 from semimetric.evaluation import recall_at_k
 from semimetric.losses import instance_loss, noise_contrastive_loss, scaled_cosines
 from semimetric.methods import instance

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from semimetric.core.errors import InputError
 from semimetric.data import augmentation_for
 from semimetric.encoders import encode, unit_features
-from semimetric.errors import InputError
 from semimetric.methods import rotation
 from semimetric.methods.baseline import head_logits, unit_points
 from semimetric.methods.rotation import Rotation, RotationSettings

@@ -5,7 +5,7 @@ import torch
 from helpers.noisy_classes import KEPT, WIDTH, noisy_classes
 from torch import Tensor
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.methods import build_method
 from semimetric.methods.starts import ProjectionStart, projection_start
 from semimetric.metric import Metric, within_class_share

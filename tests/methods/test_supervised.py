@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from semimetric.core.errors import InputError
 from semimetric.encoders import encode, unit_features
-from semimetric.errors import InputError
 from semimetric.evaluation import recall_at_k
 from semimetric.losses import angular_margins, batch_angular_loss, triplet_loss
 from semimetric.methods.angular import Angular, AngularSettings

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.methods.synthetic import RandomTriplets, Synthetic, SyntheticSettings, random_triplets
 from semimetric.metric import Metric
 from semimetric.metric.synthetic import centred_corners

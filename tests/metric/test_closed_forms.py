@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.metric.closed_forms import (
     CAP_SHARE,
     largest_weight,

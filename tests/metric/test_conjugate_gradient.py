@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.losses import angular_loss
 from semimetric.metric import AngularProblem, Euclidean, Stiefel, minimize_angular, random_orthonormal
 from semimetric.metric.angular import row_margins

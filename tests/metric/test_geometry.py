@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.metric import Euclidean, Stiefel, orthonormalize, random_orthonormal, retract
 
 GEOMETRIES = [Stiefel(), Euclidean(), Euclidean(radius=1.0)]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.metric.closed_forms import logdet_divergence
 from semimetric.metric.itml import (
     FeatureSpace,

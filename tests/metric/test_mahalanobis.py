@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from semimetric.errors import InputError, RunError
-from semimetric.files import write_tensors
+from semimetric.core.errors import InputError, RunError
+from semimetric.core.files import write_tensors
 from semimetric.metric import Metric, near_isometry
 
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.metric.priors import likelihood_ratio_prior
 from semimetric.metric.scatters import pair_scatters
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.metric import scatters
 from semimetric.metric.scatters import pair_means, pair_scatters, weighted_energy, weighted_scatter
 

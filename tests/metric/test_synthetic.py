@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 import semimetric.metric.synthetic as module
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.metric import random_orthonormal
 from semimetric.metric.synthetic import (
     SyntheticProblem,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.metric import Metric, within_class_share, within_class_whitening
 
 

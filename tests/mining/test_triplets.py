@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.graph import nearest_neighbors, propagate_affinities
 from semimetric.mining import mine_triplets, triplet_shares
 

@@ -9,7 +9,7 @@ from sklearn.metrics import mutual_info_score, normalized_mutual_info_score
 from sklearn.neighbors import NearestNeighbors
 
 from semimetric import nmi, recall_at_k
-from semimetric.clustering import kmeans
+from semimetric.graph.clustering import kmeans
 
 
 @pytest.mark.parametrize("seed", range(4))

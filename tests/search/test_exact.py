@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.search import ExactIndex, exact
 from semimetric.search.hits import nearest_first
 

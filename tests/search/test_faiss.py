@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.search import recall
 
-from semimetric.errors import InputError, RunError
+from semimetric.core.errors import InputError, RunError
 from semimetric.search import ExactIndex, FaissIndex, HnswSettings
 from semimetric.search.extras import import_extra
 

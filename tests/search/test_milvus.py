@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.search import recall
 
-from semimetric.errors import InputError, RunError
+from semimetric.core.errors import InputError, RunError
 from semimetric.search import ExactIndex, FaissIndex, MilvusIndex
 from semimetric.search.milvus_lite_server import LiteServer
 
@@ -262,7 +262,7 @@ def test_prints_nothing(tmp_path: Path) -> None:
     """Also where Milvus Lite logs a traceback, as for a folder that another has open."""
     code = """
 import sys, torch
-from semimetric.errors import RunError
+from semimetric.core.errors import RunError
 from semimetric.search import MilvusIndex
 with MilvusIndex(sys.argv[1], "run", 3) as index:
     index.load(torch.eye(3))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.graph import Posteriors
 from semimetric.training import Run, Trainer, TrainingData, TrainingWarning
 from semimetric.training.held_back import HeldBack

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from semimetric.errors import InputError
+from semimetric.core.errors import InputError
 from semimetric.training import Silent, TrainingSettings
 from semimetric.training.optimizer import (
     build_optimizer,

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from semimetric.encoders import encode, unit_features
-from semimetric.encoders.encode import features_of
+from semimetric.encoders.features import features_of
 
 SETTINGS = {"method": "consensus", "optimizer": "adamw", "lr": 1e-3, "selection": "last", "average": 0.9}
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from semimetric.errors import DivergedError, InputError
+from semimetric.core.errors import DivergedError, InputError
 from semimetric.training import PretrainSettings, pretrain
 
 
@@ -38,7 +38,7 @@ def test_vectors_cannot_be_mirrored(make_clusters) -> None:
 
 
 def test_mirroring_keeps_every_image_or_its_mirror_image() -> None:
-    from semimetric.training.pretrain import _flip_some
+    from semimetric.training.pretraining import _flip_some
 
     images = torch.arange(200.0).reshape(50, 1, 2, 2)
     flipped = _flip_some(images, torch.Generator().manual_seed(0))

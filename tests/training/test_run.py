@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from semimetric.errors import RunError
-from semimetric.files import read_tensors, write_atomically, write_json, write_tensors
+from semimetric.core.errors import RunError
+from semimetric.core.files import read_tensors, write_atomically, write_json, write_tensors
 from semimetric.training import Run
 
 

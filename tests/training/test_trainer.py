@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from semimetric.errors import DivergedError, InputError, RunError
+from semimetric.core.errors import DivergedError, InputError, RunError
 from semimetric.metric import GraphedFunction, Metric
 from semimetric.training import Run, Silent, Trainer, TrainingData, TrainingSettings, TrainingWarning
 from semimetric.training.optimizer import create_state

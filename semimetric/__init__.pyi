@@ -1,0 +1,61 @@
+__version__: str
+
+from semimetric.data import Collection, read_collection
+from semimetric.estimators.linear import APIT, APLLR, ISDML, LRML, SERAPH
+from semimetric.estimators.runs import load, save
+from semimetric.estimators.semimetric import SemiMetric
+from semimetric.evaluation import Judged, Trust, evaluate, hold_back, nmi, recall_at_k, trust_report
+from semimetric.graph import (
+    class_posteriors,
+    graph_modes,
+    nearest_neighbors,
+    propagate_affinities,
+    propagated_affinity_matrix,
+)
+from semimetric.losses import angular_loss, contrastive_loss
+from semimetric.methods import build_method
+from semimetric.metric import Metric, minimize_angular
+from semimetric.mining import mine_triplets
+from semimetric.pipeline.linear import GuardWarning, LinearFit, learn_metric
+from semimetric.pipeline.presets import training_settings
+from semimetric.serve.suggest import suggest
+from semimetric.training import Trainer, TrainingData, TrainingSettings
+
+__all__ = [
+    "APIT",
+    "APLLR",
+    "ISDML",
+    "LRML",
+    "SERAPH",
+    "Collection",
+    "GuardWarning",
+    "Judged",
+    "LinearFit",
+    "Metric",
+    "SemiMetric",
+    "Trainer",
+    "TrainingData",
+    "TrainingSettings",
+    "Trust",
+    "angular_loss",
+    "build_method",
+    "class_posteriors",
+    "contrastive_loss",
+    "evaluate",
+    "graph_modes",
+    "hold_back",
+    "learn_metric",
+    "load",
+    "mine_triplets",
+    "minimize_angular",
+    "nearest_neighbors",
+    "nmi",
+    "propagate_affinities",
+    "propagated_affinity_matrix",
+    "read_collection",
+    "recall_at_k",
+    "save",
+    "suggest",
+    "training_settings",
+    "trust_report",
+]

@@ -1,0 +1,1 @@
+"""Errors, checks, files and settings: what every room may use."""

@@ -1,0 +1,44 @@
+"""Settings are frozen dataclasses; each field carries the sentence that the command line shows for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from numbers import Integral, Real
+from typing import Any, TypeVar, get_type_hints
+
+from semimetric.core.errors import InputError
+
+S = TypeVar("S")
+
+
+def setting(default: Any, help: str) -> Any:
+    """A dataclass field with a default and a help sentence."""
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
+def build_settings(kind: type[S], values: dict[str, Any], owner: str) -> S:
+    """``kind(**values)``; a name that ``kind`` does not have is refused with the names it has."""
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"{owner} has no setting {name!r}.{hint} It has: {', '.join(known) or 'none'}.")
+    hints = get_type_hints(kind)
+    return kind(**{name: _of_type(value, hints[name], name) for name, value in values.items()})
+
+
+def _of_type(value: Any, hint: Any, name: str) -> Any:
+    """``value`` as a field of this type holds it: a whole number will do for a number, nothing else for anything."""
+    accepted: dict[Any, tuple[type[Any], str]] = {
+        int: (Integral, "a whole number"),
+        float: (Real, "a number"),
+        bool: (bool, "true or false"),
+    }
+    if hint not in accepted:
+        return value
+    kind, words = accepted[hint]
+    if not isinstance(value, kind) or isinstance(value, bool) != (hint is bool):
+        raise InputError(f"{name} must be {words}, got {value!r}.")
+    return hint(value)

@@ -1,0 +1,245 @@
+"""Albums: which photographs of a dataset are in a folder, and of which class each is, by lists or by class folders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from semimetric.core.errors import DataError
+
+_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff", ".jp2", ".ppm")
+_NAMED_AT_MOST = 5
+
+
+@dataclass(frozen=True)
+class Album:
+    """The photographs of a dataset that are there: N paths, N class numbers from 0, the names of all classes.
+
+    ``missing`` are those that a list names and that are not there; ``note`` says, in a sentence, by what the classes
+    of folders were told.
+    """
+
+    paths: tuple[Path, ...]
+    labels: tuple[int, ...]
+    class_names: tuple[str, ...]
+    missing: tuple[Path, ...] = ()
+    note: str = ""
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def absent_classes(self) -> list[str]:
+        """Name the classes without any photograph."""
+        there = set(self.labels)
+        return [name for label, name in enumerate(self.class_names) if label not in there]
+
+    def of_classes(self, labels: range) -> Album:
+        """Keep the photographs of some classes, and all names."""
+        rows = [row for row, label in enumerate(self.labels) if label in labels]
+        return Album(tuple(self.paths[row] for row in rows), tuple(self.labels[row] for row in rows), self.class_names)
+
+
+class Layout(Protocol):
+    """A way in which the files of a dataset may be arranged in a folder."""
+
+    def missing_from(self, folder: Path, classes: int) -> tuple[str, ...] | None:
+        """Return what ``folder`` lacks of this layout, by presence alone; None if it is not arranged so at all."""
+
+    def read(self, folder: Path, classes: int) -> Album:
+        """List the photographs, in the order of publication or else sorted by name."""
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Lists say which photograph is of which class.
+
+    ``needs`` has for each file or folder the relative paths under which it may be; the first of them is the mark
+    of the layout.
+    """
+
+    needs: tuple[tuple[str, ...], ...]
+    album: Callable[[Path, int], Album]
+
+    def missing_from(self, folder: Path, classes: int) -> tuple[str, ...] | None:
+        """Return the files and folders that are not there."""
+        missing = [places for places in self.needs if not any((folder / place).exists() for place in places)]
+        return None if self.needs[0] in missing else tuple(places[0] for places in missing)
+
+    def read(self, folder: Path, classes: int) -> Album:
+        """List the photographs in the order of the lists."""
+        missing = self.missing_from(folder, classes)
+        if missing:
+            raise DataError(f"{folder} lacks {', '.join(missing)}.")
+        return self.album(folder, classes)
+
+
+def album_of(photos: Iterable[tuple[Path, int]], names: Sequence[str], source: Path, note: str = "") -> Album:
+    """Make an album of paths and class numbers from 1; ``source`` is the list that they come from."""
+    there, missing = [], []
+    for path, number in photos:
+        if not 1 <= number <= len(names):
+            raise DataError(f"{source} gives {path.name} the class {number}, which is not from 1 to {len(names)}.")
+        if path.is_file():
+            there.append((path, number - 1))
+        else:
+            missing.append(path)
+    paths, labels = tuple(path for path, _ in there), tuple(label for _, label in there)
+    return Album(paths, labels, tuple(names), tuple(missing), note)
+
+
+def unknown_names(folder: Path, classes: int) -> list[str]:
+    """What classes are called whose names are not known."""
+    return [f"class {number}" for number in range(1, classes + 1)]
+
+
+def first_few(names: Sequence[str]) -> str:
+    """Name the first, and say how many more there are."""
+    rest = f" and {len(names) - _NAMED_AT_MOST} more" if len(names) > _NAMED_AT_MOST else ""
+    return ", ".join(names[:_NAMED_AT_MOST]) + rest
+
+
+@dataclass(frozen=True)
+class ClassFolders:
+    """A folder for each class, all side by side or half of them in ``train`` and half in ``test``.
+
+    Where ``train`` and ``test`` have classes in common, they are a split by photograph, for classification, and are
+    put together. Which class a folder is, is told by the number in front of its name (from 1), else by the ``names``
+    of the classes, where these are known, else by its place among the sorted names, if none is missing.
+    """
+
+    names: Callable[[Path, int], list[str]]
+
+    def missing_from(self, folder: Path, classes: int) -> tuple[str, ...] | None:
+        """Return the class folders that are not there; how many, where their names have no numbers."""
+        parts = _parts(folder, classes)
+        if not classes < 2 * sum(len(part.places) for part in parts):
+            return None
+        missing: list[str] = []
+        for part in parts:
+            told = _told(part, unknown_names(folder, classes))
+            if told is None:
+                missing.append(f"{len(part.labels)} class folders in {part.where.name} (it has {len(part.places)})")
+            else:
+                missing += (f"class folder {label + 1}" for label in part.labels if label not in told.folders)
+        return tuple(missing)
+
+    def read(self, folder: Path, classes: int) -> Album:
+        """List the photographs by class, then sorted by name."""
+        names, unknown = self.names(folder, classes), unknown_names(folder, classes)
+        parts = _parts(folder, classes)
+        found = [_told(part, names) for part in parts]
+        photos: list[tuple[Path, int]] = []
+        for part, told in zip(parts, found, strict=True):
+            if told is None:
+                raise DataError(
+                    f"{part.where} must hold the classes {part.labels[0] + 1} to {part.labels[-1] + 1}, but has "
+                    f"{len(part.places)} class folders for these {len(part.labels)} whose names do not tell, by a "
+                    "number in front, which they are."
+                )
+            for label, name in sorted(told.folders.items()):
+                names[label] = name if names[label] == unknown[label] else names[label]
+                photos += ((path, label + 1) for place in part.places[name] for path in _photos_in(place))
+        return album_of(photos, names, folder, _note(parts, [told for told in found if told]))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Class folders beside each other: by name the places of each, sorted, and the labels that they may have."""
+
+    where: Path
+    places: Mapping[str, tuple[Path, ...]]
+    labels: range
+
+
+@dataclass(frozen=True)
+class _Told:
+    """The names of class folders by label, and what told the labels."""
+
+    folders: Mapping[int, str]
+    by: str
+
+
+_BY_NUMBER, _BY_NAME, _BY_ORDER = "the number in front of their names", "their names", "their order alone"
+
+
+def _parts(folder: Path, classes: int) -> list[_Part]:
+    """Return the folders that hold class folders."""
+    train, test, half = folder / "train", folder / "test", classes // 2
+    if not (train.is_dir() and test.is_dir()):
+        return [_Part(folder, _class_folders(folder), range(classes))]
+    first, second = _class_folders(train), _class_folders(test)
+    if first.keys() & second.keys():
+        return [_Part(folder, _class_folders(train, test), range(classes))]
+    return [_Part(train, first, range(half)), _Part(test, second, range(half, classes))]
+
+
+def _told(part: _Part, names: Sequence[str]) -> _Told | None:
+    """Tell which label each class folder has; None if that cannot be told.
+
+    Where most folders are numbered, one without a number is no class.
+    """
+    found = list(part.places)
+    numbered = [(number - 1, name) for name in found if 1 <= (number := _leading_number(name) or 0) <= len(names)]
+    if 2 * len(numbered) > len(found):
+        known = _matched([label for label, _ in numbered], [name for _, name in numbered], part.labels)
+        return _Told(known, _BY_NUMBER) if known else None
+    by_name = {_letters(name): label for label, name in enumerate(names)}
+    known = _matched([by_name.get(_letters(name), -1) for name in found], found, part.labels)
+    if known:
+        return _Told(known, _BY_NAME)
+    known = _matched(part.labels, found, part.labels)
+    return _Told(known, _BY_ORDER) if known else None
+
+
+def _matched(guess: Sequence[int], found: Sequence[str], labels: range) -> dict[int, str] | None:
+    """Pair guessed labels with folders; None if a label is none of ``labels`` or not given to just one folder."""
+    if len(guess) != len(found) or len(set(guess)) != len(guess) or not set(guess) <= set(labels):
+        return None
+    return dict(zip(guess, found, strict=True))
+
+
+def _note(parts: Sequence[_Part], found: Sequence[_Told]) -> str:
+    """Say what was taken for the classes, for a reader who may have named another folder."""
+    taken = [told.folders[label] for told in found for label in sorted(told.folders)]
+    others = [name for part in parts for name in part.places if name not in taken]
+    ways = " and ".join(dict.fromkeys(told.by for told in found))
+    note = f"Its classes are {len(taken)} folders, from {taken[0]!r} to {taken[-1]!r}, told by {ways}"
+    note += f"; left out are {first_few(others)}" if others else ""
+    return f"{note}; check that they are the dataset's." if _BY_ORDER in ways else f"{note}."
+
+
+def _class_folders(*folders: Path) -> dict[str, tuple[Path, ...]]:
+    """Return the folders in ``folders`` by their names, in the order of number, then name, hidden ones left out."""
+    places: dict[str, tuple[Path, ...]] = {}
+    for place in (place for folder in folders for place in _folders_in(folder)):
+        places[place.name] = (*places.get(place.name, ()), place)
+    return {name: places[name] for name in sorted(places, key=lambda name: (_leading_number(name) or 0, name))}
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    try:
+        return [place for place in folder.iterdir() if not place.name.startswith((".", "__")) and place.is_dir()]
+    except OSError:
+        return []
+
+
+def _photos_in(folder: Path) -> list[Path]:
+    """Return the image files right in ``folder`` by name, hidden ones left out; folders in it are not entered."""
+    try:
+        found = [place for place in folder.iterdir() if place.suffix.lower() in _SUFFIXES]
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read: {error}.") from error
+    return sorted(place for place in found if not place.name.startswith(".") and place.is_file())
+
+
+def _leading_number(name: str) -> int | None:
+    match = re.match(r"\d+(?=\D|$)", name, flags=re.ASCII)
+    return int(match[0]) if match else None
+
+
+def _letters(name: str) -> str:
+    """Compare names by letters and digits: 'Ram C/V Cargo Van' cannot be the name of a folder."""
+    return re.sub(r"[\W_]", "", name).lower()

@@ -1,0 +1,1 @@
+"""Photographs: decoding one, reading many."""

@@ -1,0 +1,1 @@
+"""Files to examples: folders of photographs, tables, IDX and CIFAR files."""

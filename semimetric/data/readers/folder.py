@@ -1,0 +1,263 @@
+"""A user's own photographs: a folder of image files, with class folders or a list of labels."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import stat
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from semimetric.core.errors import InputError
+from semimetric.data.collection import Collection, NaturalKey, label_texts, natural_key, skipped_lines, tidy
+from semimetric.data.readers.delimited import find_column, listed, read_delimited
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".ppm", ".pgm")
+PATH_COLUMNS = ("path", "file", "filename", "image", "name")
+"""Usual names of the column with paths in a list of labels; the first that is there counts."""
+LABEL_COLUMNS = ("label", "class", "species", "category")
+"""Usual names of the column with labels; the first that is there counts."""
+
+_UNLABELLED_FOLDERS = ("unlabelled", "unlabeled", "-1")
+_CLUTTER = ("thumbs.db", "desktop.ini", "__macosx")
+
+Identity = tuple[int, int]
+"""Device and inode: the same for all names of a file."""
+
+
+class _Unfit(Exception):
+    """Why a file is no example, as the end of a sentence."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A file or folder: its parts from the root on, whether a link led to it, and the class that its folder tells."""
+
+    parts: tuple[NaturalKey, ...]
+    path: Path
+    linked: bool = False
+    label: str | None = None
+
+    @property
+    def name(self) -> str:
+        return "/".join(text for _, text in self.parts)
+
+    @property
+    def precedence(self) -> tuple[bool, bool, tuple[NaturalKey, ...], str]:
+        """What is met under several names counts under the first: labelled, then not by a link, then by name."""
+        return self.label is None, self.linked, self.parts, str(self.path)
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """A list of labels: for each row its number, its path as written, and its label."""
+
+    source: Path
+    rows: tuple[tuple[int, str, str | None], ...]
+    skipped: dict[str, str]
+
+
+def read_photo_folder(folder: Path, labels: Path | None, label_column: str | None, id_column: str | None) -> Collection:
+    """List the photographs in a folder; see ``read_collection``."""
+    if labels is None and (label_column is not None or id_column is not None):
+        raise InputError(
+            "label_column and id_column name columns, and a folder of images has none. Give the file with these "
+            "columns as labels, or leave them out."
+        )
+    listing = None if labels is None else _read_listing(labels, label_column, id_column)
+    skipped: dict[str, str] = {}
+    files = _images_among(_files_in(folder, listing is None, skipped), skipped)
+    if listing is None:
+        return _collection(folder, files, {identity: place.label for identity, place in files.items()}, skipped)
+    return _collection(folder, files, _listed_labels(listing, folder, files, skipped), skipped)
+
+
+def _files_in(root: Path, folders_are_classes: bool, skipped: dict[str, str]) -> Iterator[_Place]:
+    """Yield all files but hidden ones; links to folders are followed, but no folder is read twice."""
+    first = _Place((), root)
+    ahead = [(first.precedence, first)]
+    seen: set[Identity] = set()
+    while ahead:
+        _, folder = heapq.heappop(ahead)
+        for place in _contents(folder, folders_are_classes, seen, skipped):
+            if os.path.isdir(place.path):
+                heapq.heappush(ahead, (place.precedence, place))
+            else:
+                yield place
+
+
+def _contents(folder: _Place, folders_are_classes: bool, seen: set[Identity], skipped: dict[str, str]) -> list[_Place]:
+    """List what is in a folder, unless it cannot be read or is in ``seen``, to which it is added."""
+    try:
+        identity, entries = _identity(os.stat(folder.path)), os.listdir(folder.path)
+    except OSError as error:
+        skipped[f"{folder.name or '.'}/"] = f"the folder cannot be read ({error.strerror})"
+        return []
+    if identity in seen:
+        skipped[f"{folder.name}/"] = "the folder was read under another name"
+        return []
+    seen.add(identity)
+    kept = (entry for entry in entries if not entry.startswith(".") and entry.lower() not in _CLUTTER)
+    return [_child(folder, entry, folders_are_classes) for entry in kept]
+
+
+def _child(folder: _Place, entry: str, folders_are_classes: bool) -> _Place:
+    path = folder.path / entry
+    is_class = folders_are_classes and not folder.parts and os.path.isdir(path)
+    label = _class_of(entry) if is_class else folder.label
+    parts = (*folder.parts, natural_key(_shown(entry)))
+    return _Place(parts, path, folder.linked or os.path.islink(path), label)
+
+
+def _shown(name: str) -> str:
+    """Write out the bytes of a file name that are not UTF-8."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _class_of(folder: str) -> str | None:
+    label = tidy(_shown(folder))
+    return None if label.lower() in ("", *_UNLABELLED_FOLDERS) else label
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
+
+
+def _images_among(files: Iterable[_Place], skipped: dict[str, str]) -> dict[Identity, _Place]:
+    """Keep each image once, under its first name, as far as can be told without opening it."""
+    found: dict[Identity, _Place] = {}
+    for place in sorted(files, key=lambda place: place.precedence):
+        try:
+            if place.path.suffix.lower() not in IMAGE_SUFFIXES:
+                raise _Unfit("it is not an image by its name")
+            first = found.setdefault(_readable(place.path), place)
+            if first is not place:
+                raise _Unfit(f"it is the same file as {first.name}")
+        except _Unfit as reason:
+            skipped[place.name] = str(reason)
+    return found
+
+
+def _readable(path: Path) -> Identity:
+    """Return the identity of a file that can be read and has content."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        what = "it is a link that leads nowhere" if os.path.islink(path) else "it cannot be reached"
+        raise _Unfit(f"{what} ({error.strerror})") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise _Unfit("it is not a file")
+    if status.st_size == 0:
+        raise _Unfit("it is empty")
+    if not os.access(path, os.R_OK):
+        raise _Unfit("permission to read it is denied")
+    return _identity(status)
+
+
+def _read_listing(source: Path, label_column: str | None, id_column: str | None) -> _Listing:
+    table = read_delimited(source)
+    names = list(table.columns)
+    paths = _needed_column(names, id_column, PATH_COLUMNS, "id_column", "paths", source)
+    labels = _needed_column(names, label_column, LABEL_COLUMNS, "label_column", "labels", source)
+    rows = zip(table.numbers, table.columns[paths], label_texts(table.columns[labels]), strict=True)
+    return _Listing(source, tuple(rows), table.skipped)
+
+
+def _needed_column(
+    names: Sequence[str], wanted: str | None, usual: Sequence[str], argument: str, content: str, source: Path
+) -> str:
+    column = find_column(names, wanted, usual, argument, source)
+    if column is None:
+        raise InputError(
+            f"{source} must have a column of {content}, named {', '.join(usual[:-1])} or {usual[-1]}, but has "
+            f"{listed(names)}. Rename the right one, or name it with {argument}."
+        )
+    return column
+
+
+def _listed_labels(
+    listing: _Listing, folder: Path, files: dict[Identity, _Place], skipped: dict[str, str]
+) -> dict[Identity, str | None]:
+    """Look up the label of each file; ``files`` gains what only the list names, and loses contradictions."""
+    skipped.pop(_place_at(listing.source, folder).name, None)
+    skipped |= listing.skipped
+    given: dict[Identity, dict[int, str | None]] = {}
+    for number, text, label in listing.rows:
+        try:
+            path = _located(text, (folder, listing.source.parent))
+            identity = _named_file(path, text)
+        except _Unfit as reason:
+            skipped[f"row {number}"] = str(reason)
+            continue
+        if identity not in files:
+            files[identity] = _place_at(path, folder)
+            skipped.pop(files[identity].name, None)
+        given.setdefault(identity, {})[number] = label
+    for identity, labels in given.items():
+        if len(set(labels.values()) - {None}) > 1:
+            skipped |= _contradiction(files.pop(identity).name, labels)
+    return {identity: next(filter(None, labels.values()), None) for identity, labels in given.items()}
+
+
+def _located(text: str, folders: Sequence[Path]) -> Path:
+    """Find what a path in a list means, relative to one of ``folders``.
+
+    It may come from Windows, and an accent may be a character of its own in the list and not in the file system.
+    """
+    if not text.strip():
+        raise _Unfit("it names no file")
+    ways = (text, text.strip(), text.strip().replace("\\", "/"))
+    forms = [
+        form for way in ways for form in (way, unicodedata.normalize("NFC", way), unicodedata.normalize("NFD", way))
+    ]
+    for path in (folder / form for form in dict.fromkeys(forms) for folder in folders):
+        if os.path.lexists(path):
+            return path
+    raise _Unfit(f"there is no file {text.strip()}")
+
+
+def _named_file(path: Path, text: str) -> Identity:
+    try:
+        return _readable(path)
+    except _Unfit as reason:
+        raise _Unfit(f"{text.strip()} cannot be used: {reason}") from reason
+
+
+def _place_at(path: Path, root: Path) -> _Place:
+    """Name a file relative to ``root`` or, where it is not inside, by its absolute path."""
+    absolute, base = Path(os.path.abspath(path)), os.path.abspath(root)
+    inside = absolute.is_relative_to(base)
+    parts = absolute.relative_to(base).parts if inside else (absolute.as_posix(),)
+    return _Place(tuple(natural_key(_shown(part)) for part in parts), path)
+
+
+def _contradiction(name: str, labels: Mapping[int, str | None]) -> dict[str, str]:
+    given = " and ".join(f"{label!r} in row {number}" for number, label in labels.items() if label is not None)
+    return {f"row {number}": f"{name} is {given}" for number in labels}
+
+
+def _collection(
+    folder: Path, files: Mapping[Identity, _Place], label_of: Mapping[Identity, str | None], skipped: dict[str, str]
+) -> Collection:
+    """Put the photographs in natural order, file by file and folder by folder."""
+    found: dict[str, Identity] = {}
+    for identity, place in sorted(files.items(), key=lambda item: item[1].precedence[2:]):
+        if place.name in found:
+            skipped[place.name] = "another file has this name, if bytes that are not UTF-8 are written out; rename one"
+        else:
+            found[place.name] = identity
+    if not found:
+        raise InputError(
+            f"{folder} must hold images, but no file in it or in its sub-folders can be used; looked for names that "
+            f"end in {', '.join(IMAGE_SUFFIXES)}. " + " ".join(line.strip() for line in skipped_lines(skipped))
+        )
+    return Collection(
+        names=tuple(found),
+        labels=tuple(label_of.get(identity) for identity in found.values()),
+        paths=tuple(files[identity].path for identity in found.values()),
+        features=None,
+        columns=(),
+        skipped=skipped,
+    )

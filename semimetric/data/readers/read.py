@@ -1,0 +1,66 @@
+"""A user's own data as found on disk: a folder of photographs or a table of feature vectors."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from semimetric.core.errors import InputError
+from semimetric.data.collection import Collection
+from semimetric.data.readers.folder import IMAGE_SUFFIXES, read_photo_folder
+from semimetric.data.readers.tables import TABLE_SUFFIXES, read_table
+
+
+def read_collection(
+    source: Path, labels: Path | None = None, label_column: str | None = None, id_column: str | None = None
+) -> Collection:
+    """Find out what examples there are, and which of them have a label; images are not opened yet.
+
+    What cannot be used is left out and told in ``skipped``; only if nothing is left, that is an error. A label that
+    is empty, NaN or -1 is none.
+
+    Parameters
+    ----------
+    source : Path
+        A folder of images: those in a sub-folder have its name as label, at whatever depth they are; loose ones and
+        those in ``unlabelled`` have none. Links are followed, each file and folder counts once, hidden ones and what
+        systems leave behind do not. Or a table: .csv or .tsv with a header and .parquet with numbers in all columns
+        but those of labels and ids; .npz with an array X or features, or just one matrix, and if need be y or labels,
+        names or ids; .npy with a matrix. Features become float32.
+    labels : Path, optional
+        A list of labels for a folder: .csv or .tsv with a column of paths (path, file, filename, image or name),
+        relative to the folder or to the list, and one of labels (label, class, species or category). The names of
+        sub-folders mean nothing then, and images that the list does not have are unlabelled. A file with two
+        different labels is left out.
+    label_column : str, optional
+        The column (of .npz the array) with the labels. Of a table it is label or y, if left out.
+    id_column : str, optional
+        The column (of .npz the array) with a name for each row, of ``labels`` the one with the paths. Of a table it
+        is id, if left out; rows without get their number, in text as a spreadsheet counts, else from 0.
+    """
+    source = Path(source)
+    if os.path.isdir(source):
+        return read_photo_folder(source, None if labels is None else Path(labels), label_column, id_column)
+    _check_table(source)
+    if labels is not None:
+        raise InputError(
+            f"labels is for a folder of images, but source is the table {source}. Put the labels into a column of it, "
+            "and name that with label_column."
+        )
+    return read_table(source, label_column, id_column)
+
+
+def _check_table(source: Path) -> None:
+    if not os.path.isfile(source):
+        what = "is neither a file nor a folder" if os.path.exists(source) else "is not there"
+        raise InputError(f"{source} {what}. Name a folder of images or a table.")
+    suffix = source.suffix.lower()
+    if suffix in IMAGE_SUFFIXES:
+        raise InputError(f"source must be a folder of images or a table, but {source} is an image. Name its folder.")
+    if suffix not in TABLE_SUFFIXES:
+        raise InputError(
+            f"source must be a folder of images, or a table whose name ends in {', '.join(TABLE_SUFFIXES)}, but is the "
+            f"file {source}. Convert it."
+        )
+    if not os.access(source, os.R_OK):
+        raise InputError(f"{source} cannot be read: permission is denied. Change its permissions, or copy it.")

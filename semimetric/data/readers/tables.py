@@ -1,0 +1,335 @@
+"""A user's own tables: feature vectors in .csv, .tsv, .parquet, .npy and .npz files."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from semimetric.core.errors import InputError
+from semimetric.data.collection import Collection, label_texts, skipped_lines
+from semimetric.data.readers.delimited import as_number, check_columns, find_column, listed, read_delimited
+
+LABEL_COLUMNS = ("label", "y")
+"""Usual names of the column with labels in a table."""
+ID_COLUMNS = ("id",)
+"""Usual name of the column that names the rows of a table; as a feature it would only mislead."""
+FEATURE_ARRAYS = ("X", "features")
+LABEL_ARRAYS = ("y", "labels")
+NAME_ARRAYS = ("names", "ids")
+
+_PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?[0-9]*,[0-9]+\s*")
+
+Array = NDArray[Any]
+
+
+class _Column(Protocol):
+    """A column of a table, N values."""
+
+    def numbers(self) -> Array | None:
+        """Return float64 (N,), NaN for what is missing or no number; None if the column as a whole is not numbers."""
+
+    def values(self) -> Sequence[object]:
+        """Return the N values as they are."""
+
+
+@dataclass(frozen=True)
+class _TextColumn:
+    texts: Sequence[str]
+
+    def numbers(self) -> Array | None:
+        """Numbers, if at least half of what is not empty is a number."""
+        numbers = [as_number(text) for text in self.texts]
+        known = sum(number is not None for number in numbers)
+        if known == 0 or 2 * known < sum(bool(text.strip()) for text in self.texts):
+            return None
+        return np.array([np.nan if number is None else number for number in numbers], dtype=np.float64)
+
+    def values(self) -> Sequence[object]:
+        return self.texts
+
+
+@dataclass(frozen=True)
+class _ArrowColumn:
+    pyarrow: Any
+    column: Any
+
+    def numbers(self) -> Array | None:
+        """Numbers, if the type of the column is one of numbers."""
+        kinds, kind = self.pyarrow.types, self.column.type
+        tests = (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_decimal)
+        if not any(test(kind) for test in tests):
+            return None
+        numbers: Array = self.column.cast(self.pyarrow.float64(), safe=False).to_numpy()
+        return numbers
+
+    def values(self) -> Sequence[object]:
+        values: list[object] = self.column.to_pylist()
+        return values
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """N rows of a file: their numbers there, features (N, d), and labels and ids (N,) where there are any."""
+
+    source: Path
+    numbers: Sequence[int]
+    features: Array
+    columns: tuple[str, ...] = ()
+    labels: Sequence[object] | None = None
+    ids: Sequence[object] | None = None
+
+
+def read_table(source: Path, label_column: str | None, id_column: str | None) -> Collection:
+    """Read a table, the kind of which its suffix tells; see ``read_collection``."""
+    return _READERS[source.suffix.lower()](source, label_column, id_column)
+
+
+def read_features(
+    source: Path, features: Sequence[str], id_column: str | None = None, usual_id: str | None = None
+) -> Collection:
+    """Read the named columns of a .csv, .tsv or .parquet table, without labels; what else it has does not matter.
+
+    Rows are named by ``id_column``, which must be there, or else by ``usual_id``, where the table has it.
+    """
+    skipped: dict[str, str] = {}
+    columns: dict[str, _Column]
+    numbers: Sequence[int]
+    if source.suffix.lower() == ".parquet":
+        columns, numbers = _parquet_columns(source)
+    else:
+        table = read_delimited(source)
+        columns, numbers = {name: _TextColumn(texts) for name, texts in table.columns.items()}, table.numbers
+        skipped |= table.skipped
+    lost = [name for name in features if name not in columns]
+    if lost:
+        raise InputError(f"{source} lacks the column {lost[0]!r}, which the run was trained on. Add it.")
+    others = [name for name in columns if name not in features]
+    usual = ID_COLUMNS if usual_id is None else (usual_id, *ID_COLUMNS)
+    identifier = find_column(others, id_column, usual, "id_column", source)
+    kept = {name: columns[name] for name in [*features, *([identifier] if identifier else [])]}
+    return _collection(_rows_of(source, numbers, kept, None, identifier, features), skipped)
+
+
+def _read_text(source: Path, label_column: str | None, id_column: str | None) -> Collection:
+    table = read_delimited(source)
+    columns = {name: _TextColumn(texts) for name, texts in table.columns.items()}
+    rows = _rows_of(source, table.numbers, columns, label_column, id_column)
+    return _collection(rows, dict(table.skipped))
+
+
+def _read_parquet(source: Path, label_column: str | None, id_column: str | None) -> Collection:
+    columns, numbers = _parquet_columns(source)
+    return _collection(_rows_of(source, numbers, columns, label_column, id_column), {})
+
+
+def _parquet_columns(source: Path) -> tuple[dict[str, _Column], range]:
+    try:
+        pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise InputError(
+            f"{source} is a Parquet file, for which the package pyarrow is needed, and it cannot be imported here "
+            f"({error}). Install it with: pip install 'semimetric[tables]'."
+        ) from error
+    try:
+        with parquet.ParquetFile(source) as file:
+            table = file.read()
+    except Exception as error:  # a damaged file can raise almost anything
+        raise InputError(f"{source} cannot be read as a Parquet file: {error}. Write it again.") from error
+    check_columns(table.column_names, source)
+    pairs = zip(table.column_names, table.columns, strict=True)
+    columns: dict[str, _Column] = {
+        name: _ArrowColumn(pyarrow, column) for name, column in pairs if not _PANDAS_INDEX.fullmatch(name)
+    }
+    return columns, range(len(table))
+
+
+def _rows_of(
+    source: Path,
+    numbers: Sequence[int],
+    columns: Mapping[str, _Column],
+    label_column: str | None,
+    id_column: str | None,
+    wanted: Sequence[str] = (),
+) -> _Rows:
+    """Tell the columns apart: one may hold labels, one ids, and all others, or those ``wanted``, must be numbers."""
+    names = list(columns)
+    label = None if wanted else _label_column(names, label_column, source)
+    unclaimed = [name for name in names if name != label]
+    identifier = find_column(unclaimed if id_column is None else names, id_column, ID_COLUMNS, "id_column", source)
+    features = {name: columns[name].numbers() for name in names if name not in (label, identifier)}
+    _check_numeric(source, {name: columns[name] for name, found in features.items() if found is None})
+    if not features:
+        raise InputError(f"{source} must have columns of features, but has only {listed(names)}. Add some.")
+    return _Rows(
+        source,
+        numbers,
+        np.stack([found for found in features.values() if found is not None], axis=1),
+        tuple(features),
+        None if label is None else columns[label].values(),
+        None if identifier is None else columns[identifier].values(),
+    )
+
+
+def _label_column(names: Sequence[str], wanted: str | None, source: Path) -> str | None:
+    usual = [name for name in names if name.lower() in LABEL_COLUMNS]
+    if wanted is None and len(usual) > 1:
+        raise InputError(
+            f"{source} has several columns that may hold the labels: {listed(usual)}. Name the right one with "
+            "label_column, and take the others out if they give it away."
+        )
+    return find_column(names, wanted, LABEL_COLUMNS, "label_column", source)
+
+
+def _check_numeric(source: Path, others: Mapping[str, _Column]) -> None:
+    if not others:
+        return
+    values = (str(value) for column in others.values() for value in column.values())
+    commas = any(_DECIMAL_COMMA.fullmatch(value) for value in values)
+    raise InputError(
+        f"{source} must have numbers in all columns of features, but has few or none in {listed(others)}. "
+        + ("Write decimals with a point, not with a comma. " if commas else "")
+        + "Name the column of labels with label_column and one that names the rows with id_column; take the others "
+        "out, or write them as numbers."
+    )
+
+
+def _read_arrays(source: Path, label_column: str | None, id_column: str | None) -> Collection:
+    with source.open("rb") as file:
+        return _collection(_rows_among(_arrays_in(file, source), source, label_column, id_column), {})
+
+
+def _arrays_in(file: BinaryIO, source: Path) -> Mapping[str, Array]:
+    """Open .npz without reading the arrays; the single array of .npy is called X."""
+    try:
+        loaded = np.load(file, allow_pickle=False)
+    except Exception as error:  # a damaged file can raise almost anything
+        raise _unreadable(source, error) from error
+    return {"X": loaded} if isinstance(loaded, np.ndarray) else loaded
+
+
+def _unreadable(what: object, error: Exception) -> InputError:
+    if "Object arrays" in str(error):
+        return InputError(
+            f"{what} holds Python objects, which are never unpickled. Save numbers or text, for example "
+            "labels.astype(str), with '' where there is no label."
+        )
+    return InputError(
+        f"{what} cannot be read ({type(error).__name__}): it is damaged or was not written by NumPy. Write it again "
+        "with np.save or np.savez; pickled objects are never loaded."
+    )
+
+
+def _rows_among(arrays: Mapping[str, Array], source: Path, label_column: str | None, id_column: str | None) -> _Rows:
+    names = list(arrays)
+    label = find_column(names, label_column, LABEL_ARRAYS, "label_column", source)
+    identifier = find_column(names, id_column, NAME_ARRAYS, "id_column", source)
+    features = _feature_array(arrays, [name for name in names if name not in (label, identifier)], source)
+    return _Rows(
+        source,
+        range(len(features)),
+        features,
+        labels=None if label is None else _texts_of(arrays, label, len(features), source),
+        ids=None if identifier is None else _texts_of(arrays, identifier, len(features), source),
+    )
+
+
+def _array(arrays: Mapping[str, Array], name: str, source: Path) -> Array:
+    try:
+        return arrays[name]
+    except Exception as error:  # a damaged file can raise almost anything
+        raise _unreadable(f"array {name!r} of {source}", error) from error
+
+
+def _feature_array(arrays: Mapping[str, Array], names: Sequence[str], source: Path) -> Array:
+    """Return the array under a usual name, or else the only one with two dimensions."""
+    name = find_column(names, None, FEATURE_ARRAYS, "", source)
+    if name is None:
+        shapes = {name: _array(arrays, name, source).shape for name in names}
+        matrices = [name for name, shape in shapes.items() if len(shape) == 2]
+        if len(matrices) != 1:
+            raise InputError(
+                f"{source} must have an array X or features, or just one with two dimensions, but has "
+                f"{', '.join(f'{name} {shape}' for name, shape in shapes.items()) or 'none'}. Save the features as X."
+            )
+        name = matrices[0]
+    features = _array(arrays, name, source)
+    if features.ndim != 2 or features.dtype.kind not in "biuf":
+        raise InputError(
+            f"{name} of {source} must be a matrix of numbers with a row for each example, but is {features.dtype} of "
+            f"shape {features.shape}. Flatten it with X.reshape(len(X), -1), or turn it into numbers."
+        )
+    return features
+
+
+def _texts_of(arrays: Mapping[str, Array], name: str, count: int, source: Path) -> Sequence[object]:
+    values = _array(arrays, name, source)
+    if values.shape not in ((count,), (count, 1)) or values.dtype.kind not in "biufUS":
+        raise InputError(
+            f"{name} of {source} must be text or numbers, one for each of {count} rows, but is {values.dtype} of shape "
+            f"{values.shape}. Save an array of shape ({count},)."
+        )
+    return list(values.reshape(-1))
+
+
+def _collection(rows: _Rows, skipped: dict[str, str]) -> Collection:
+    """Leave out the rows with a feature that is not finite in float32, and name the others."""
+    with np.errstate(over="ignore"):
+        features = rows.features.astype(np.float32)
+    finite = np.isfinite(features)
+    kept = np.flatnonzero(finite.all(axis=1))
+    for row in np.flatnonzero(~finite.all(axis=1)).tolist():
+        place = int(finite[row].argmin())
+        column = repr(rows.columns[place]) if rows.columns else place
+        skipped[f"row {rows.numbers[row]}"] = f"its value in column {column} is missing or not a finite number"
+    if features.size == 0 or kept.size == 0:
+        raise InputError(
+            f"{rows.source} must have rows of features, but none can be used. "
+            + " ".join(line.strip() for line in skipped_lines(skipped))
+        )
+    labels = [None] * len(features) if rows.labels is None else label_texts(rows.labels)
+    names = _names(rows)
+    return Collection(
+        names=tuple(names[row] for row in kept),
+        labels=tuple(labels[row] for row in kept),
+        paths=None,
+        features=torch.from_numpy(features[kept]),
+        columns=rows.columns,
+        skipped=skipped,
+    )
+
+
+def _names(rows: _Rows) -> list[str]:
+    """Name each row by its id or, where it has none, by its number."""
+    ids = [None] * len(rows.numbers) if rows.ids is None else label_texts(rows.ids)
+    names: dict[str, int] = {}
+    for number, identifier in zip(rows.numbers, ids, strict=True):
+        name = identifier or f"row {number}"
+        if name in names:
+            raise InputError(
+                f"{rows.source} must give each row an id of its own, but rows {names[name]} and {number} both have "
+                f"{name!r}. Correct one, or take the ids out to have the rows numbered."
+            )
+        names[name] = number
+    return list(names)
+
+
+_Reader = Callable[[Path, str | None, str | None], Collection]
+
+_READERS: dict[str, _Reader] = {
+    ".csv": _read_text,
+    ".tsv": _read_text,
+    ".parquet": _read_parquet,
+    ".npy": _read_arrays,
+    ".npz": _read_arrays,
+}
+
+TABLE_SUFFIXES = tuple(_READERS)

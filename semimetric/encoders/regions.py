@@ -1,0 +1,135 @@
+"""Regional maximum activations of convolutions (Tolias, Sicre, Jégou, ICLR 2016): maps pooled over regions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from semimetric.core.errors import InputError
+from semimetric.encoders.features import unit_features
+
+OVERLAP = 0.4
+"""Share of a region, about, that the next region along the longer side covers too."""
+
+MOST_EXTRA = 6
+"""The most regions that the longer side has above the shorter."""
+
+
+def rmac(maps: Tensor, levels: int = 3) -> Tensor:
+    """Unit descriptors (N, K) of maps (N, K, H, W).
+
+    Level l = 1, 2, ... has square regions of side ``2 min(H, W) / (l + 1)``, l along the shorter side. The maximum of
+    each channel over a region, scaled to unit length, is summed over all regions of all levels and scaled again;
+    half-precision maps give float32. The paper also whitens each region's vector before the sum, which needs a set of
+    images to learn from and is left out.
+    """
+    if maps.ndim != 4 or not maps.is_floating_point() or min(maps.shape[1:]) < 1:
+        raise InputError(
+            f"maps must be floating-point numbers of shape (N, K, H, W), none of K, H and W zero, got {maps.dtype} of "
+            f"shape {tuple(maps.shape)}. Give the maps of a network before its pooling."
+        )
+    regions = regions_of(int(maps.shape[2]), int(maps.shape[3]), levels)
+    precise = torch.promote_types(maps.dtype, torch.float32)
+    pooled = [maps[:, :, top : top + side, left : left + side].amax((2, 3)) for top, left, side in regions]
+    return unit_features(torch.stack([unit_features(rows.to(precise)) for rows in pooled]).sum(0))
+
+
+def regions_of(height: int, width: int, levels: int) -> list[tuple[int, int, int]]:
+    """(top, left, side) of every region; sides and places are rounded down, a region without positions is no region.
+
+    On a map that is not square the longer side has ``l + m`` regions, with the same m for each level: the one of
+    1..6 whose regions of level 1 overlap by nearest to 40 %.
+    """
+    _check_whole(levels, "levels")
+    shorter, longer = sorted((height, width))
+    extra = 0
+    if longer > shorter:
+        extra = min(range(1, MOST_EXTRA + 1), key=lambda m: abs(1 - (longer - shorter) / m / shorter - OVERLAP))
+    regions = []
+    for level in range(1, levels + 1):
+        side = 2 * shorter // (level + 1)
+        tops = _starts(height, side, level + (extra if height > width else 0))
+        lefts = _starts(width, side, level + (extra if width > height else 0))
+        regions += [(top, left, side) for top in tops for left in lefts if side]
+    return regions
+
+
+def _starts(length: int, side: int, count: int) -> list[int]:
+    """Where ``count`` windows begin that spread evenly over the whole length."""
+    return [i * (length - side) // max(count - 1, 1) for i in range(count)]
+
+
+class RMAC(nn.Module):
+    """Images (N, 3, H, W) -> unit descriptors (N, K): R-MAC at several sizes, summed, of a network's maps.
+
+    Parameters
+    ----------
+    network
+        Its ``features(images)`` returns maps (N, K, h, w), or else it does so itself.
+    sides
+        Lengths in pixels to which the longer side of the images is brought; their shape stays.
+    levels
+        Levels of regions, see ``rmac``.
+    chunk
+        In evaluation mode, how many images are seen at a time. Maps of 512 pixels are large, and a batch of a few
+        hundred does not fit. In training mode a batch stays whole, as batch normalisation asks for.
+    training_sides
+        The sides in training mode, where all sizes of a batch at once take a multiple of the time and memory; the
+        smallest of ``sides`` alone where none are named.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        sides: tuple[int, ...] = (512, 362, 256),
+        levels: int = 3,
+        chunk: int = 16,
+        training_sides: tuple[int, ...] | None = None,
+    ) -> None:
+        super().__init__()
+        _check_sides(sides, "sides")
+        training_sides = (min(sides),) if training_sides is None else training_sides
+        _check_sides(training_sides, "training_sides")
+        for value, name in ((levels, "levels"), (chunk, "chunk")):
+            _check_whole(value, name)
+        self.network = network
+        self.sides = tuple(sides)
+        self.training_sides = tuple(training_sides)
+        self.levels = levels
+        self.chunk = chunk
+
+    def forward(self, images: Tensor) -> Tensor:
+        """One unit row for each image."""
+        pieces = (images,) if self.training else images.split(self.chunk)
+        return torch.cat([self._describe(piece) for piece in pieces])
+
+    def _describe(self, images: Tensor) -> Tensor:
+        features = getattr(self.network, "features", self.network)
+        sides = self.training_sides if self.training else self.sides
+        rows = [rmac(features(resize_longer(images, side)), self.levels) for side in sides]
+        return unit_features(torch.stack(rows).sum(0))
+
+
+def resize_longer(images: Tensor, side: int) -> Tensor:
+    """Images (N, C, H, W) with a longer side of ``side`` pixels, by bilinear interpolation.
+
+    What is made smaller is averaged over the pixels that fall together.
+    """
+    height, width = images.shape[2:]
+    if max(height, width) == side:
+        return images
+    factor = side / max(height, width)
+    size = [max(1, round(length * factor)) for length in (height, width)]
+    return nn.functional.interpolate(images, size, mode="bilinear", align_corners=False, antialias=factor < 1)
+
+
+def _check_sides(sides: tuple[int, ...], name: str) -> None:
+    if not sides:
+        raise InputError(f"{name} must name at least one length in pixels, got none. Use for example (256,).")
+    for side in sides:
+        _check_whole(side, f"each of {name}")
+
+
+def _check_whole(value: int, name: str) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}.")

@@ -1,0 +1,1 @@
+"""What a fitted model is, and its run folder."""

@@ -1,0 +1,118 @@
+"""A metric for feature vectors, without an encoder: the classical use of a method."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from semimetric.core.arrays import as_tensor, check_features, check_labels
+from semimetric.core.checks import check_choice
+from semimetric.core.errors import InputError
+from semimetric.methods import METHODS, build_method, method_names
+from semimetric.metric import Metric
+
+SMALLEST, LARGEST = 1e-60, 1e60
+"""Sizes of features between which a metric for them, which is of their inverse square, is an ordinary number."""
+
+
+class GuardWarning(UserWarning):
+    """A method's problem had no solution as it was written, and was changed a little."""
+
+
+@dataclass(frozen=True)
+class LinearFit:
+    """What ``learn_metric`` found: the metric, and the guards that bound, by name and with their sentences."""
+
+    metric: Metric
+    guards: dict[str, str]
+
+
+def learn_metric(
+    features: Any,
+    labels: Any,
+    method: str = "lrml",
+    n_components: int | None = None,
+    seed: int = 0,
+    **settings: Any,
+) -> LinearFit:
+    """Learn a Mahalanobis metric on feature vectors.
+
+    Parameters
+    ----------
+    features : (N, d) array; columns of different units should be standardised first
+    labels : (N,) integers, -1 = unlabelled
+    method : any of ``semimetric methods`` that learns without a network
+    n_components : dimensions to keep, those of the largest eigenvalues of M among the directions in which the features
+        differ; None keeps all (``affinity-triplets``, whose L is orthonormal and would learn nothing: half)
+    seed : of the random start of methods that have one
+    settings : the method's hyper-parameters
+
+    Returns
+    -------
+    LinearFit
+        ``metric.matrix`` is M, ``metric.factor`` L with M = L L^T, ``metric.transform(X)`` the rows X L, and
+        ``metric.squared_distances(X)`` their squared distances; ``guards`` are the sentences that were warned of
+
+    Notes
+    -----
+    Features are scaled to a mean squared distance of 2, that of unit vectors at right angles, and the metric is scaled
+    back, so that hyper-parameters mean the same for features of any unit.
+    """
+    check_choice(method, method_names(), "method")
+    if not METHODS[method].learns_without_network:
+        linear = [name for name, kind in METHODS.items() if kind.learns_without_network]
+        raise InputError(
+            f"method {method!r} learns nothing from labels on vectors as they are: it trains a network. Use Trainer "
+            f"with an encoder, for vectors such as build_encoder('mlp', ...), or one of {', '.join(linear)} here."
+        )
+    points = _exact(features)
+    known = check_labels(labels, len(points)).to(points.device)
+    scale = float(points.var(0, correction=0).sum().rsqrt())
+    learner = build_method(method, **_with_components(method, settings, n_components, points.shape[1]))
+    learner.check_labels(known)
+    unlabelled = int((known < 0).sum())
+    learner.check_working_set(len(points) - unlabelled, unlabelled)
+    scaled = scale * (points - points.mean(0))
+    generator = torch.Generator().manual_seed(seed)
+    start = learner.initial_metric(points.shape[1], generator, lambda: (scaled, known)).to(points.device)
+    learned = learner.update_metric(start, scaled, learner.constraints(scaled, known))
+    guards = learner.take_guards()
+    for sentence in guards.values():
+        warnings.warn(sentence, GuardWarning, stacklevel=2)
+    return LinearFit(Metric(scale * learned.factor), guards)
+
+
+def _exact(features: Any) -> Tensor:
+    """Features in float64, of a size that can be squared."""
+    given = as_tensor(features, "features")
+    points = check_features(given if given.is_floating_point() else given.double()).double()
+    largest = float(points.abs().max())
+    if not SMALLEST < largest < LARGEST:
+        raise InputError(
+            f"features reach {largest:.3g}, too far from 1 for their squares; multiply them by a constant first."
+        )
+    return points
+
+
+def _with_components(method: str, settings: dict[str, Any], n_components: int | None, width: int) -> dict[str, Any]:
+    """The settings with ``n_components`` under the name that methods know.
+
+    A method that has a width by default keeps at most half of the features: an orthonormal L of all of them is no
+    metric of its own.
+    """
+    if "components" in settings:
+        raise InputError("components is called n_components here; pass n_components alone.")
+    if n_components is not None:
+        whole = isinstance(n_components, int | np.integer) and not isinstance(n_components, bool)
+        if not whole or not 1 <= n_components <= width:
+            raise InputError(
+                f"n_components must be a whole number from 1 to {width}, the number of features, got {n_components!r}."
+            )
+        return settings | {"components": n_components}
+    widest = getattr(METHODS[method].Settings(), "components", 0)
+    return settings | {"components": min(widest, max(1, width // 2))} if widest else settings

@@ -1,0 +1,297 @@
+"""A study of settings by Optuna: it can be interrupted and continued, and hopeless trials are cut short."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from semimetric.core.errors import DivergedError, InputError, RunError
+from semimetric.core.files import read_json, write_json
+
+COMPLETE_BEFORE_PRUNING, EPOCHS_BEFORE_PRUNING = 5, 3
+"""So many trials run to their end, and so many epochs of each, before one can be hopeless beside the median."""
+
+DIGITS = 3
+"""Significant digits of a setting: what is tried is what is printed."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Values from ``low`` to ``high``, whole numbers where both are, evenly in their logarithm where ``log``."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(self.low <= value <= self.high)
+
+    def with_value(self, value: float) -> Range:
+        """It, stretched as far as ``value``."""
+        return Range(min(self.low, value), max(self.high, value), self.log)
+
+    def up_to(self, most: int) -> Range:
+        """The part of it that is not above ``most``."""
+        high = min(self.high, most)
+        return Range(min(self.low, high), high, self.log)
+
+
+Space = dict[str, Range | tuple[Any, ...]]
+"""For each setting a range or a choice."""
+
+Report = Callable[[int, float], None]
+"""Told the validation score of every epoch, from 1; it raises where the trial is hopeless."""
+
+Trial = Callable[[dict[str, Any], Report], float]
+"""Settings to their score on validation data."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is tuned: ``space`` is tried from ``start`` on, ``run`` scores settings, ``about`` tells it from others."""
+
+    space: Space
+    start: dict[str, Any]
+    about: dict[str, Any]
+    run: Trial
+
+
+class Watcher(Protocol):
+    """Listens to a study."""
+
+    def trial(self, number: int, trials: int, best: float | None) -> None:
+        """Trial ``number``, from 1, of ``trials`` begins; the best score so far, if there is one."""
+
+    def epoch(self, epoch: int, score: float) -> None:
+        """An epoch of the trial ended."""
+
+
+class Unwatched:
+    """Says nothing."""
+
+    def trial(self, number: int, trials: int, best: float | None) -> None:
+        """Say nothing."""
+
+    def epoch(self, epoch: int, score: float) -> None:
+        """Say nothing."""
+
+
+def tune(problem: Problem, folder: Path, trials: int, seed: int = 0, watcher: Watcher | None = None) -> dict[str, Any]:
+    """Run trials until the study in ``folder`` has ``trials`` finished ones, and return the best settings.
+
+    The first trial is of the settings that are in force without tuning. A study that was interrupted continues as if it
+    had not been: what a trial proposes depends on the seed and on the finished trials before it. A study of something
+    else is refused.
+
+    Returns
+    -------
+    dict
+        ``settings`` with their validation ``score``, the score of the ``start``, and how many trials there are:
+        ``trials`` finished, of them ``complete``, ``pruned`` and ``refused``. It is in the folder's best.json, too.
+    """
+    if trials < 1:
+        raise InputError(f"trials must be at least 1, got {trials}.")
+    if seed < 0:
+        raise InputError(f"seed must be at least 0, got {seed}.")
+    study = Study(problem, folder, seed)
+    watcher = watcher or Unwatched()
+    while (done := len(study.finished())) < trials:
+        watcher.trial(done + 1, trials, study.best_score())
+        study.try_next(done, watcher)
+        study.write()
+    return study.outcome()
+
+
+class Study:
+    """An Optuna study in a folder: study.json says what it is of, study.log has its trials, best.json the outcome."""
+
+    def __init__(self, problem: Problem, folder: Path, seed: int) -> None:
+        self._optuna = _optuna()
+        self._problem, self._folder, self._seed = problem, folder, seed
+        self._states = self._optuna.trial.TrialState
+        self._distributions = {name: self._distribution(values) for name, values in problem.space.items()}
+        about = problem.about | {"seed": seed, "space": _as_json(problem.space)}
+        _open_folder(folder, about)
+        self._study = self._open()
+
+    def _distribution(self, values: Range | tuple[Any, ...]) -> Any:
+        kinds = self._optuna.distributions
+        if isinstance(values, tuple):
+            return kinds.CategoricalDistribution(values)
+        whole = isinstance(values.low, int) and isinstance(values.high, int)
+        kind = kinds.IntDistribution if whole else kinds.FloatDistribution
+        return kind(values.low, values.high, log=values.log)
+
+    def _open(self) -> Any:
+        """The study in the folder, or a new one; trials that were under way when it was killed have failed."""
+        journal = self._folder / "study.log"
+        _drop_torn_line(journal)
+        try:
+            backend = self._optuna.storages.journal.JournalFileBackend(str(journal))
+            study = self._optuna.create_study(
+                storage=self._optuna.storages.JournalStorage(backend),
+                study_name="semimetric",
+                direction="maximize",
+                load_if_exists=True,
+                pruner=self._optuna.pruners.MedianPruner(COMPLETE_BEFORE_PRUNING, EPOCHS_BEFORE_PRUNING),
+            )
+        except (ValueError, KeyError) as error:
+            raise RunError(f"{journal} cannot be read: {error}. It is damaged; choose another --out.") from error
+        for trial in study.trials:
+            if not trial.state.is_finished():
+                study.tell(trial.number, state=self._states.FAIL)
+        return study
+
+    def finished(self) -> list[Any]:
+        """Trials that came to an end, were cut short as hopeless, or whose settings were refused."""
+        return [
+            trial
+            for trial in self._study.trials
+            if trial.state in (self._states.COMPLETE, self._states.PRUNED) or "refused" in trial.user_attrs
+        ]
+
+    def _complete(self) -> list[Any]:
+        return [trial for trial in self._study.trials if trial.state == self._states.COMPLETE]
+
+    def best_score(self) -> float | None:
+        """The best score of a complete trial."""
+        return max((trial.value for trial in self._complete()), default=None)
+
+    def try_next(self, done: int, watcher: Watcher) -> None:
+        """Run the trial that follows ``done`` finished ones."""
+        if done == 0 and all(value in self._problem.space[name] for name, value in self._problem.start.items()):
+            self._try_start(watcher)
+            return
+        number = int(np.random.SeedSequence((self._seed, done)).generate_state(1)[0])
+        self._study.sampler = self._optuna.samplers.TPESampler(seed=number)
+        trial = self._study.ask(self._distributions)
+
+        def report(epoch: int, score: float) -> None:
+            watcher.epoch(epoch, score)
+            trial.report(score, epoch)
+            if trial.should_prune():
+                raise self._optuna.TrialPruned
+
+        try:
+            self._study.tell(trial, self._problem.run(rounded(trial.params), report))
+        except (self._optuna.TrialPruned, DivergedError):
+            self._study.tell(trial, state=self._states.PRUNED)
+        except InputError as error:
+            trial.set_user_attr("refused", str(error))
+            self._study.tell(trial, state=self._states.FAIL)
+
+    def _try_start(self, watcher: Watcher) -> None:
+        """The settings that are in force without tuning; what refuses them refuses the data, and ends the study."""
+        scores: dict[int, float] = {}
+
+        def report(epoch: int, score: float) -> None:
+            watcher.epoch(epoch, score)
+            scores[epoch] = score
+
+        ended: dict[str, Any]
+        try:
+            ended = {"value": self._problem.run(self._problem.start, report)}
+        except DivergedError:
+            ended = {"state": self._states.PRUNED}
+        except InputError:
+            self._forget()
+            raise
+        self._study.add_trial(
+            self._optuna.trial.create_trial(
+                params=self._problem.start,
+                distributions=self._distributions,
+                intermediate_values=scores,
+                user_attrs={"start": True},
+                **ended,
+            )
+        )
+
+    def _forget(self) -> None:
+        """Leave nothing of a study that cannot begin."""
+        for name in ("study.log", "study.json"):
+            (self._folder / name).unlink()
+        if not any(self._folder.iterdir()):
+            self._folder.rmdir()
+
+    def outcome(self) -> dict[str, Any]:
+        """The best settings and how they were found."""
+        finished, complete = self.finished(), self._complete()
+        refused = [trial.user_attrs["refused"] for trial in finished if "refused" in trial.user_attrs]
+        if not complete:
+            reason = f"The first was refused: {refused[0]}" if refused else "All of them diverged; give a smaller lr."
+            raise InputError(f"none of {len(finished)} trials came to an end. {reason}")
+        best = max(complete, key=lambda trial: trial.value)
+        start = next((trial.value for trial in complete if "start" in trial.user_attrs), None)
+        return {
+            "score": best.value,
+            "settings": best.params if "start" in best.user_attrs else rounded(best.params),
+            "start": start,
+            "trials": len(finished),
+            "complete": len(complete),
+            "pruned": len(finished) - len(complete) - len(refused),
+            "refused": len(refused),
+        }
+
+    def write(self) -> None:
+        """Write the outcome so far, once there is one."""
+        if self._complete():
+            write_json(self._folder / "best.json", self._problem.about | self.outcome())
+
+
+def _optuna() -> Any:
+    try:
+        optuna: Any = importlib.import_module("optuna")
+    except ImportError as error:
+        raise InputError(
+            f"tuning needs the package optuna, which cannot be imported here ({error}). "
+            "Install it with: pip install 'semimetric[tune]'."
+        ) from error
+    optuna.logging.set_verbosity(logging.WARNING)
+    return optuna
+
+
+def _as_json(space: Space) -> dict[str, Any]:
+    return {name: list(v) if isinstance(v, tuple) else dataclasses.asdict(v) for name, v in space.items()}
+
+
+def _open_folder(folder: Path, about: dict[str, Any]) -> None:
+    """Make the folder of a study, or find the same study in it; anything else is refused untouched."""
+    known = folder / "study.json"
+    if known.exists():
+        found = read_json(known)
+        differing = [name for name in {**about, **found} if found.get(name) != about.get(name)]
+        if differing:
+            raise RunError(
+                f"{folder} holds a study of another {', '.join(sorted(differing))}. Choose another --out, or say what "
+                f"{known} says."
+            )
+        return
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder} is neither an empty folder nor a study. Choose another --out.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(known, about)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written: {error}. Choose another --out.") from error
+
+
+def _drop_torn_line(journal: Path) -> None:
+    """Take off what was half written to the log when its writer was killed; Optuna would write on in the same line."""
+    content = journal.read_bytes() if journal.exists() else b""
+    if content and not content.endswith(b"\n"):
+        with journal.open("r+b") as file:
+            file.truncate(content.rfind(b"\n") + 1)
+
+
+def rounded(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as they are tried: numbers that are not whole have few digits."""
+    return {
+        name: float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value for name, value in settings.items()
+    }

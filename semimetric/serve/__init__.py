@@ -1,0 +1,1 @@
+"""What a fitted run answers: embeddings, predictions, suggestions, exports."""

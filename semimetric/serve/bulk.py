@@ -1,0 +1,293 @@
+"""New examples through the model of a run, however many: embeddings that can be interrupted, and labels."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import glob
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from semimetric.core.errors import InputError, RunError
+from semimetric.core.files import (
+    check_output,
+    clear_leftovers,
+    read_json,
+    read_tensors,
+    write_atomically,
+    write_json,
+    write_tensors,
+    write_text,
+)
+from semimetric.data import Collection, read_collection
+from semimetric.data.readers.tables import TABLE_SUFFIXES, read_features
+from semimetric.data.samples import Kind
+from semimetric.estimators.runs import Loaded, digest_of, read_kept, samples_of, subset
+from semimetric.training import Progress, Silent
+
+CHUNK = 512
+"""Examples that are read and embedded at a time."""
+
+SUFFIXES = (".npy", ".npz", ".csv")
+
+SAME_KIND = (("photographs", "photographs"), ("vectors", "vectors"), ("images", "vectors"))
+WANTED = {
+    "photographs": "photographs, or a folder of them",
+    "vectors": "a table (.csv, .tsv, .npz, .npy, .parquet)",
+    "images": "a table (.npy, ...) with the values of an image in each row",
+}
+"""What a run was trained on with what may be given to it, and how to say so."""
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Names (n,) and embeddings (n, l) of what could be read, and why the rest could not."""
+
+    names: tuple[str, ...]
+    embeddings: Tensor
+    skipped: dict[str, str]
+
+
+def new_examples(
+    loaded: Loaded, source: Path, label_column: str | None = None, id_column: str | None = None
+) -> Collection:
+    """New examples for a run, from a folder or table; of a table with named columns, those that the run knows."""
+    if source.is_dir() or source.suffix.lower() in TABLE_SUFFIXES:
+        check_kind(loaded, "photographs" if source.is_dir() else "vectors")
+    known = loaded.examples
+    if known.columns and source.suffix.lower() in (".csv", ".tsv", ".parquet"):
+        return check_fits(loaded, read_features(source, known.columns, id_column, known.id_column or None))
+    return check_fits(loaded, read_collection(source, label_column=label_column, id_column=id_column))
+
+
+def check_fits(loaded: Loaded, collection: Collection) -> Collection:
+    """The collection with the columns that the run was trained on, in their order; another kind is refused."""
+    built = loaded.estimator.learned_.built
+    check_kind(loaded, "photographs" if collection.paths is not None else "vectors")
+    if collection.features is None:
+        return collection
+    features = collection.features
+    if features.shape[1] != prod(built.shape):
+        raise InputError(
+            f"the run was trained on {prod(built.shape)} features, and these have {features.shape[1]}. Give the same "
+            "features in the same order."
+        )
+    return dataclasses.replace(
+        collection, features=features.reshape(-1, *built.shape), columns=loaded.examples.columns or collection.columns
+    )
+
+
+def check_kind(loaded: Loaded, kind: Kind) -> None:
+    """Refuse another kind of data than the run was trained on; images may come as rows of a table."""
+    trained = loaded.estimator.learned_.built.kind
+    if (trained, kind) not in SAME_KIND:
+        raise InputError(f"the run was trained on {trained}, and these are {kind}. Give {WANTED[trained]}.")
+
+
+def embed_chunks(loaded: Loaded, collection: Collection, progress: Progress | None = None) -> Iterator[Embedded]:
+    """The embeddings of a collection, some hundred examples at a time."""
+    for start in range(0, len(collection), CHUNK):
+        yield embed_some(loaded, collection, range(start, min(start + CHUNK, len(collection))), progress)
+
+
+def embed_some(loaded: Loaded, collection: Collection, rows: range, progress: Progress | None = None) -> Embedded:
+    """The embeddings of some rows of a collection."""
+    progress = progress or Silent()
+    progress.stage("embedding", rows.start, len(collection))
+    model = loaded.estimator.learned_.model
+    part = dataclasses.replace(subset(collection, list(rows), {}), skipped={})
+    kept, inputs = read_kept(part, samples_of(part), model.sight, model.device, Silent())
+    if len(kept) == 0:
+        return Embedded((), torch.empty(0, model.metric.factor.shape[1]).double(), kept.skipped)
+    return Embedded(kept.names, model.embed(inputs), kept.skipped)
+
+
+def embed_to(
+    loaded: Loaded,
+    collection: Collection,
+    out: Path,
+    progress: Progress | None = None,
+    inputs: Sequence[Path] = (),
+    overwrite: bool = False,
+) -> Embedded:
+    """Embed a collection and write names and embeddings to ``out``: .npy (names in ``out`` + ".json"), .npz or .csv.
+
+    Interrupted, the same call continues: finished parts lie in ``out`` + ".parts" until all are done. A file that is
+    there is replaced with ``overwrite`` alone, and one of ``inputs`` never.
+    """
+    check_suffix(out, SUFFIXES)
+    continued = (_parts_of(out) / "origin.json").exists()
+    for path in (out, _names_of(out)) if out.suffix == ".npy" else (out,):
+        check_output(path, inputs, overwrite or continued)
+    with _writing(out):
+        parts = _parts(loaded, collection, out)
+    pieces = []
+    for number, start in enumerate(range(0, len(collection), CHUNK)):
+        path = parts / f"{number:06d}.safetensors"
+        if not path.exists():
+            rows = range(start, min(start + CHUNK, len(collection)))
+            found = embed_some(loaded, collection, rows, progress)
+            state = {"names": found.names, "skipped": found.skipped}
+            with _writing(out):
+                write_tensors(path, {"embeddings": found.embeddings}, state)
+        tensors, state = read_tensors(path)
+        pieces.append(Embedded(tuple(state["names"]), tensors["embeddings"], state["skipped"]))
+    embedded = together(pieces, collection.skipped)
+    with _writing(out):
+        if embedded.names:
+            _write(embedded, out)
+        clear_leftovers(out.parent, f"{glob.escape(out.name)}*")
+        _remove_parts(parts)
+    check_any(embedded)
+    return embedded
+
+
+def _parts_of(out: Path) -> Path:
+    """The folder of finished parts."""
+    return out.with_name(out.name + ".parts")
+
+
+def _names_of(out: Path) -> Path:
+    """The file beside embeddings in .npy that has the names of the examples."""
+    return out.with_name(out.name + ".json")
+
+
+def check_suffix(out: Path, suffixes: tuple[str, ...]) -> None:
+    """Refuse a file of another kind than these."""
+    if out.suffix not in suffixes:
+        raise InputError(f"--out must end in {' or '.join(suffixes)}, got {out.name!r}.")
+
+
+def check_any(embedded: Embedded) -> None:
+    """Refuse examples none of which could be read."""
+    if not embedded.names:
+        name, reason = next(iter(embedded.skipped.items()))
+        raise InputError(
+            f"none of {len(embedded.skipped)} examples can be read, so that nothing is written; the first, {name}: "
+            f"{reason}."
+        )
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """Say of a full or locked disk which file could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{out} cannot be written: {error}. Make room, or choose another --out.") from error
+
+
+def _parts(loaded: Loaded, collection: Collection, out: Path) -> Path:
+    """The folder of what is done already; one of another run or other examples is refused."""
+    folder = _parts_of(out)
+    digest = hashlib.sha256(f"{CHUNK} {digest_of(collection)}".encode())
+    digest.update(loaded.estimator.learned_.embeddings.contiguous().numpy().tobytes())
+    origin = {"of": digest.hexdigest()}
+    if (folder / "origin.json").exists():
+        if read_json(folder / "origin.json") != origin:
+            raise InputError(
+                f"{folder} holds what was interrupted of another run or of other examples. Remove it, or choose "
+                "another --out."
+            )
+        return folder
+    if folder.is_dir():
+        clear_leftovers(folder, "origin.json")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(
+            f"{folder} is in the way: finished parts would be kept there. Move it, or choose another --out."
+        )
+    folder.mkdir(exist_ok=True)
+    write_json(folder / "origin.json", origin)
+    return folder
+
+
+def _remove_parts(folder: Path) -> None:
+    """Remove the parts and then their folder, unless something else is in it; what marks it as ours goes last."""
+    for part in (*sorted(folder.glob("[0-9]*.safetensors")), folder / "origin.json"):
+        part.unlink()
+    clear_leftovers(folder)
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def together(pieces: list[Embedded], skipped: dict[str, str]) -> Embedded:
+    """Several pieces as one, with what was ``skipped`` before."""
+    return Embedded(
+        tuple(name for piece in pieces for name in piece.names),
+        torch.cat([piece.embeddings for piece in pieces]),
+        skipped | {name: reason for piece in pieces for name, reason in piece.skipped.items()},
+    )
+
+
+def _write(embedded: Embedded, out: Path) -> None:
+    values = embedded.embeddings.float().numpy()
+    if out.suffix == ".csv":
+        header = ["name", *(f"e{column}" for column in range(values.shape[1]))]
+        rows = ([name, *map(str, row)] for name, row in zip(embedded.names, values, strict=True))
+        write_table(out, header, rows)
+    elif out.suffix == ".npz":
+        names = np.array(embedded.names, dtype=str)
+        write_atomically(
+            out, lambda temporary: _save(temporary, lambda file: np.savez(file, embeddings=values, names=names))
+        )
+    else:
+        listed = {"names": embedded.names, "skipped": embedded.skipped}
+        write_text(_names_of(out), json.dumps(listed) + "\n")
+        write_atomically(out, lambda temporary: _save(temporary, lambda file: np.save(file, values)))
+
+
+def _save(path: Path, save: Callable[[BinaryIO], None]) -> None:
+    with path.open("wb") as file:
+        save(file)
+
+
+def write_table(out: Path, header: list[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a CSV file atomically."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    write_text(out, text.getvalue())
+
+
+def predict_to(
+    loaded: Loaded,
+    collection: Collection,
+    out: Path,
+    progress: Progress | None = None,
+    inputs: Sequence[Path] = (),
+    overwrite: bool = False,
+) -> Embedded:
+    """Predict the classes of a collection and write name, label and probability of each example to a CSV file.
+
+    A file that is there is replaced with ``overwrite`` alone, and one of ``inputs`` never.
+    """
+    check_suffix(out, (".csv",))
+    check_output(out, inputs, overwrite)
+    learned, classes = loaded.estimator.learned_, loaded.examples.classes
+    learned.check_named()
+    rows: list[list[object]] = []
+    pieces = []
+    for piece in embed_chunks(loaded, collection, progress):
+        if piece.names:
+            best = learned.name(piece.embeddings).max(1)
+            named = zip(piece.names, best.indices.tolist(), best.values.tolist(), strict=True)
+            rows += [[name, classes[number], round(value, 6)] for name, number, value in named]
+        pieces.append(piece)
+    embedded = together(pieces, collection.skipped)
+    check_any(embedded)
+    with _writing(out):
+        write_table(out, ["name", "label", "probability"], rows)
+        clear_leftovers(out.parent, glob.escape(out.name))
+    return embedded

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers import command
+
+QUICK = ["--method", "affinity-triplets", "--epochs", "1", "--k", "6", "--batch-size", "300"]
+
+
+def semimetric(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "semimetric", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        timeout=200,
+    )
+
+
+def test_fit_prints_json_last_and_evaluate_agrees(tmp_path: Path) -> None:
+    done = semimetric(
+        "fit", "--dataset", "digits", "--labels-per-class", 5, "--out", tmp_path / "run", "--json", *QUICK
+    )
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    assert outcome["method"] == "affinity-triplets"
+    assert outcome["trust"] is None
+    assert outcome["run"] == str(tmp_path / "run")
+    assert 0.0 < outcome["final"]["nmi"] <= 1.0
+    again = semimetric("evaluate", tmp_path / "run", "--json")
+    assert json.loads(again.stdout)["scores"] == outcome["final"]
+    table = semimetric("evaluate", tmp_path / "run")
+    assert f"{100 * outcome['final']['recall@1']:.1f}" in table.stdout
+
+
+def test_piped_output_is_quiet_and_a_table(tmp_path: Path) -> None:
+    done = semimetric("fit", "--out", tmp_path / "run", *QUICK)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "Initial" in done.stdout
+    assert "Final" in done.stdout
+    assert "Pseudo-labels" not in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_unless_told_otherwise_it_says_how_far_to_trust_its_pseudo_labels(tmp_path: Path) -> None:
+    quick = ["--out", tmp_path / "run", "--epochs", 2, "--passes", 1, "--labels-per-class", 10]
+    done = semimetric("fit", *quick)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "consensus on digits" in done.stdout
+    outcome = json.loads(semimetric("fit", *quick, "--resume", "--json").stdout.splitlines()[-1])
+    trust = outcome["trust"]
+    assert (trust["epoch"], trust["judged"]) == (1, 20)
+    assert trust["low"] <= trust["accuracy"] <= trust["high"]
+    assert trust["sentence"].startswith("Of 20 held-back labels")
+    assert f"Pseudo-labels after epoch 1: {trust['sentence']}" in done.stdout.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--lr", "inf"], "lr must be a finite number of at least 0"),
+        (["--gamma", "1.5"], "gamma must lie strictly between 0 and 1, got 1.5"),
+        (["--k", "5000"], "k must be below the number of examples in the graph"),
+        (["--dataset", "mnits"], "mnist"),
+        (["--method", "magic"], "method must be one of"),
+        (["--labels-per-class", "0"], "needs labels and there is none"),
+        (["--labels-per-class", "-1"], "labels_per_class"),
+        (["--labels-per-class", "1000"], "1000"),
+        (["--encoder", "resnet"], "encoder must be one of"),
+        (["--device", "tpu"], "device must be one of auto, cpu, cuda"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_writes_nothing(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = semimetric("fit", "--out", tmp_path / "run", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
+    assert semimetric("fit", "--out", tmp_path / "run", *QUICK).returncode == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    again = semimetric("fit", "--out", tmp_path / "run", "--seed", 1, *QUICK)
+    assert again.returncode == 2
+    assert "already holds a run" in again.stderr
+    other = semimetric("fit", "--out", tmp_path / "run", "--seed", 1, "--resume", *QUICK)
+    assert other.returncode == 2
+    assert "seed was 0 and is now 1" in other.stderr
+    assert before == {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("begun", "advice"), [(True, "continue with the same command and --resume"), (False, "nothing is kept yet")]
+)
+def test_an_interrupt_outside_of_training_says_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool, advice: str
+) -> None:
+    def interrupted(experiment: object, out: Path, *_: object) -> None:
+        if begun:
+            out.mkdir()
+            (out / "config.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("semimetric.cli.main.run_experiment", interrupted)
+    done = command.semimetric("fit", "--dataset", "digits", "--out", tmp_path / "run")
+    assert done.code == 130
+    assert f"interrupted outside of training; {advice}" in done.err
+
+
+def test_interrupt_leaves_a_usable_run_that_resumes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "semimetric", "fit", "--out", str(tmp_path / "run"), "--json"]
+    command += ["--method", "affinity-triplets", "--epochs", "3", "--batch-size", "10"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell leaves it ignored
+    )
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "run" / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130, stderr
+    assert "--resume" in stderr
+    assert json.loads(stdout.splitlines()[-1])["interrupted"]
+    assert semimetric("evaluate", tmp_path / "run").returncode == 0
+    resumed = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=200)
+    assert json.loads(resumed.stdout.splitlines()[-1])["epochs"] == 3
+
+
+def test_methods_and_datasets_are_listed(tmp_path: Path) -> None:
+    methods = json.loads(semimetric("methods", "--json").stdout)
+    needs = {method["name"]: method["needs"] for method in methods}
+    assert methods[0]["name"] == "consensus"
+    assert "views" in needs["consensus"]
+    assert "labels" in needs["affinity-triplets"]
+    assert "views" not in needs["affinity-triplets"]
+    listed = semimetric("datasets", "--json", "--data-dir", tmp_path, XDG_CACHE_HOME=str(tmp_path), SEMIMETRIC_DATA="")
+    rows = {row["name"]: row for row in json.loads(listed.stdout)}
+    assert set(rows) == {"digits", "mnist", "fashion-mnist", "cifar10", "cub200", "cars196"}
+    assert rows["digits"]["found"] == "inside scikit-learn"
+    assert rows["mnist"]["found"] is None
+    table = semimetric("datasets", "--data-dir", tmp_path, XDG_CACHE_HOME=str(tmp_path), SEMIMETRIC_DATA="").stdout
+    assert "not found" in table
+    assert re.search(r"missing one \(mnist, (fashion-mnist, )?cifar10\) with: semimetric datasets fetch NAME", table)
+    assert "Get cub200 yourself from https://data.caltech.edu/records/65de6-vp158\n" in table
+    assert "Get cars196 yourself from https://ai.stanford.edu/" in table
+    assert "yourself" not in listed.stdout
+
+
+def test_a_missing_dataset_says_where_it_looked_and_how_to_get_it(tmp_path: Path) -> None:
+    done = semimetric(
+        "fit",
+        "--dataset",
+        "mnist",
+        "--data-dir",
+        tmp_path,
+        "--out",
+        tmp_path / "run",
+        XDG_CACHE_HOME=str(tmp_path),
+        SEMIMETRIC_DATA="",
+    )
+    assert done.returncode == 2
+    assert "semimetric datasets fetch mnist" in done.stderr
+    assert str(tmp_path) in done.stderr
+
+
+def test_every_hyper_parameter_is_a_flag() -> None:
+    shown = semimetric("fit", "--help", COLUMNS="200", TERM="dumb").stdout
+    for flag in (
+        "--k",
+        "--gamma",
+        "--alpha",
+        "--components",
+        "--no-orthogonal",
+        "--anchors",
+        "--reduction",
+        "--lr",
+        "--metric-every",
+        "--selection",
+        "--partition-size",
+        "--pretrain-epochs",
+        "--preset",
+        "--resume",
+        "--head-share",
+        "--augmentation",
+        "--average",
+        "--lr-schedule",
+        "--hold-back",
+        "--passes",
+        "--precision",
+    ):
+        assert flag in shown, flag
+
+
+def test_brackets_in_a_message_are_only_text(tmp_path: Path) -> None:
+    folder = tmp_path / "x[" / "y]"
+    folder.mkdir(parents=True)
+    (folder / "mine.txt").write_text("x")
+    done = semimetric("fit", "--out", folder, *QUICK)
+    assert done.returncode == 2
+    assert "is not an empty folder" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_version() -> None:
+    import semimetric as package
+
+    assert semimetric("--version").stdout.strip() == package.__version__

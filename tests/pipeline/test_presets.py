@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+
+import semimetric
+from semimetric import training_settings
+from semimetric.core.errors import InputError
+from semimetric.methods import method_names
+from semimetric.pipeline.experiment import plan
+from semimetric.pipeline.presets import BASELINES, preset_values
+from semimetric.training import TrainingSettings
+
+
+def test_consensus_is_trained_in_its_own_way_and_the_others_as_ever() -> None:
+    own = training_settings("consensus")
+    assert (own.optimizer, own.lr_schedule, own.selection) == ("adamw", "cosine", "last")
+    assert own.average > 0
+    assert own.hold_back > 0
+    for method in set(method_names()) - {"consensus"} - set(BASELINES):
+        assert training_settings(method) == TrainingSettings()
+
+
+@pytest.mark.parametrize("method", sorted(BASELINES))
+def test_baselines_share_their_training_and_the_width_of_the_papers_method(method: str) -> None:
+    own = training_settings(method)
+    assert (own.optimizer, own.lr_schedule, own.selection) == ("adamw", "cosine", "last")
+    for dataset, width in (("digits", 32), ("mnist", 64), ("fashion-mnist", 64), ("cifar10", 32)):
+        experiment = plan(dataset, method)
+        assert experiment.method_settings.components == width
+        assert experiment.method_settings.components == plan(dataset, "affinity-triplets").method_settings.components
+        assert experiment.training.selection == "last"
+        assert experiment.pretraining.pretrain_epochs == 0
+
+
+@pytest.mark.parametrize("method", ["triplet", "instance", "affinity-triplets"])
+def test_the_papers_protocol_chooses_on_validation_data_whatever_the_method(method: str) -> None:
+    experiment = plan("mnist", method, preset="paper")
+    assert (experiment.protocol.validation_share, experiment.training.selection) == (0.15, "validation")
+
+
+def test_softmax_training_is_refused_for_a_method_without_labels() -> None:
+    with pytest.raises(InputError, match="pretrain_epochs trains with labels and method 'instance' never sees one"):
+        plan("cifar10", "instance", pretrain_epochs=3)
+    assert plan("cifar10", "triplet", pretrain_epochs=3).pretraining.pretrain_epochs == 3
+
+
+def test_changes_win() -> None:
+    changed = training_settings("consensus", epochs=3, hold_back=0)
+    assert (changed.epochs, changed.hold_back, changed.optimizer) == (3, 0.0, "adamw")
+    assert training_settings("lrml", lr=0.5).lr == 0.5
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "message"),
+    [
+        ("consenssus", {}, "method must be one of consensus, .*got 'consenssus'"),
+        ("consensus", {"epoch": 3}, "training has no setting 'epoch'. Did you mean 'epochs'"),
+        ("consensus", {"k": 3}, "training has no setting 'k'"),
+        ("consensus", {"epochs": 2.5}, "epochs must be a whole number, got 2.5"),
+        ("lrml", {"average": 2.0}, r"average must be in \[0, 1\), got 2.0"),
+    ],
+)
+def test_wrong_names_and_values_are_refused(method: str, changes: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        training_settings(method, **changes)
+
+
+def test_a_dataset_of_images_is_trained_as_own_data_is() -> None:
+    """The presets of consensus and what it does on data of one's own are the same but for what the dataset says."""
+    own = training_settings("consensus")
+    for dataset in ("digits", "mnist", "fashion-mnist", "cifar10"):
+        values = preset_values("default", dataset, "consensus")
+        for name in ("optimizer", "lr", "lr_schedule", "weight_decay", "hold_back", "selection", "batch_size"):
+            assert values[name] == getattr(own, name), (dataset, name)
+
+
+def test_it_is_at_the_front_door() -> None:
+    assert "training_settings" in semimetric.__all__
+
+
+def test_the_projection_of_the_paper_starts_at_random() -> None:
+    starts = {
+        name: plan("cub200", "affinity-triplets", preset=name).method_settings.start for name in ("paper", "default")
+    }
+    assert starts == {"paper": "random", "default": "classes"}
+
+
+@pytest.mark.parametrize("method", sorted(BASELINES))
+def test_baselines_on_photographs_take_small_steps(method: str) -> None:
+    training = plan("cub200", method, weights="googlenet.npz").training
+    assert training.lr <= 3e-5
+    assert training.selection == "validation"
