@@ -14,6 +14,7 @@ import numpy as np
 
 from semimetric.core.errors import DivergedError, InputError, RunError
 from semimetric.core.files import read_json, write_json
+from semimetric.core.space import Range, Space
 
 COMPLETE_BEFORE_PRUNING, EPOCHS_BEFORE_PRUNING = 5, 3
 """So many trials run to their end, and so many epochs of each, before one can be hopeless beside the median."""
@@ -21,30 +22,6 @@ COMPLETE_BEFORE_PRUNING, EPOCHS_BEFORE_PRUNING = 5, 3
 DIGITS = 3
 """Significant digits of a setting: what is tried is what is printed."""
 
-
-@dataclass(frozen=True)
-class Range:
-    """Values from ``low`` to ``high``, whole numbers where both are, evenly in their logarithm where ``log``."""
-
-    low: float
-    high: float
-    log: bool = False
-
-    def __contains__(self, value: Any) -> bool:
-        return bool(self.low <= value <= self.high)
-
-    def with_value(self, value: float) -> Range:
-        """It, stretched as far as ``value``."""
-        return Range(min(self.low, value), max(self.high, value), self.log)
-
-    def up_to(self, most: int) -> Range:
-        """The part of it that is not above ``most``."""
-        high = min(self.high, most)
-        return Range(min(self.low, high), high, self.log)
-
-
-Space = dict[str, Range | tuple[Any, ...]]
-"""For each setting a range or a choice."""
 
 Report = Callable[[int, float], None]
 """Told the validation score of every epoch, from 1; it raises where the trial is hopeless."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
+from semimetric.core.space import Range, Space
 from semimetric.data import apply_in_chunks, build_preprocess
 from semimetric.encoders import encode
 from semimetric.methods import build_method
@@ -22,7 +23,7 @@ from semimetric.pipeline.choice import settings_for
 from semimetric.pipeline.experiment import encoder_of, load_examples, plan, prepare, pretrain_encoder
 from semimetric.pipeline.learn import Task, encoder_for, learn
 from semimetric.pipeline.linear import GuardWarning
-from semimetric.pipeline.study import Problem, Range, Report, Space, Trial
+from semimetric.pipeline.study import Problem, Report, Trial
 from semimetric.training import Progress, Silent, Trainer, TrainingData
 from semimetric.training.data import data_for
 from semimetric.training.selection import validation_score

@@ -26,7 +26,7 @@ from semimetric.serve import export
 from semimetric.serve.export import export_onnx
 from semimetric.training import Run, load_model
 
-PAGE = Path(__file__).parent.parent / "docs" / "export.md"
+PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 needs_onnx = pytest.mark.skipif(
