@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -70,14 +70,15 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: s
 
 
 @contextmanager
-def showing_progress(to_continue: str = "") -> Iterator[RichProgress]:
-    """Progress on standard error while something long is under way; Ctrl-C says what to do ``to_continue``."""
+def showing_progress(to_continue: Callable[[], str] = str) -> Iterator[RichProgress]:
+    """Progress on standard error during long work; after Ctrl-C it says how ``to_continue``."""
     progress = RichProgress(stderr)
     try:
         yield progress
     except KeyboardInterrupt:
         progress.end()
-        stderr.print(f"interrupted{to_continue and '; '}{to_continue}", highlight=False, markup=False)
+        how = to_continue()
+        stderr.print(f"interrupted{how and '; '}{how}", highlight=False, markup=False)
         raise typer.Exit(130) from None
     finally:
         progress.end()

@@ -1,44 +1,121 @@
-"""Command-line options made from settings: every dataclass field is a flag, its help the field's own sentence."""
+"""Options made from settings: every dataclass field is a flag, and its help is the field's own sentence.
+
+A command shows the everyday ones. ``--method NAME --help`` adds those of the training and of that method, and
+``--help-all`` all of them. Arguments that name another flag are parsed with all of them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
+from semimetric.methods.registry import METHODS
+from semimetric.pipeline.plan import GROUPS
 
-def settings_options(groups: Iterable[tuple[str, type[Any]]]) -> dict[str, inspect.Parameter]:
-    """One keyword parameter per distinct field name; a field that several groups share is one flag.
+EVERYDAY = ("labels_per_class", "encoder", "weights", "epochs")
+"""Settings that every help shows."""
 
-    Groups that share a flag are named in its help, with their own sentence and default where those differ; its
-    choices are those of the first.
+PANELS = {
+    "network": "Network",
+    "split": "Benchmark split",
+    "training": "Training",
+    "pretraining": "Softmax pretraining",
+}
+GENERAL = [(PANELS[name], kind) for name, kind in GROUPS.items()]
+
+Owners = list[tuple[str, type[Any]]]
+"""Panels of the help that show a setting, each with the settings class that holds it."""
+
+
+def show_all(context: typer.Context, value: bool) -> None:
+    """Print the whole help; the command has been built with all options."""
+    if value:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option("--help-all", callback=show_all, is_eager=True, help="Show the options of all methods, and exit."),
+]
+Components = Annotated[int | None, typer.Option(help="Dimensions of the embedding; 0 keeps all of the network's.")]
+
+
+def with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a command that ends in ``**settings``: it takes all settings as options."""
+    function.takes_settings = True  # type: ignore[attr-defined]
+    return function
+
+
+def for_arguments(function: Callable[..., Any], arguments: Sequence[str]) -> Callable[..., Any]:
+    """The command with the options that some arguments call for."""
+    if not hasattr(function, "takes_settings"):
+        return function
+    options = {name: option for name, option in settings_options(GENERAL).items() if name in EVERYDAY}
+    named = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
+    method = _method_in(arguments)
+    if "--help" in named:
+        if method:
+            kind = METHODS[method]
+            options |= settings_options([*GENERAL, (f"Method {method}", kind.Settings)], kind.training)
+    elif not named <= _known_flags(function, options):
+        options = settings_options([*GENERAL, *((f"Method {name}", METHODS[name].Settings) for name in METHODS)])
+    return _with_options(function, options)
+
+
+def _known_flags(function: Callable[..., Any], options: Iterable[str]) -> set[str]:
+    names = {*inspect.signature(function).parameters, *options} - {"help_all"}
+    flags = {name.removeprefix("as_").replace("_", "-") for name in names}
+    return {f"--{flag}" for flag in flags} | {f"--no-{flag}" for flag in flags}
+
+
+def _method_in(arguments: Sequence[str]) -> str:
+    """The value of ``--method``, if it is a method's name."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    value = words[words.index("--method") + 1] if "--method" in words[:-1] else ""
+    return value if value in METHODS else ""
+
+
+def settings_options(
+    groups: Iterable[tuple[str, type[Any]]], in_force: Mapping[str, Any] | None = None
+) -> dict[str, inspect.Parameter]:
+    """One keyword parameter per setting; a setting that several groups share is one flag.
+
+    The help of a shared flag names the groups, with their sentences and defaults where those differ. ``in_force`` are
+    defaults that replace those of the settings.
     """
-    owners: dict[str, list[tuple[str, type[Any]]]] = {}
+    owners: dict[str, Owners] = {}
     for panel, kind in groups:
         for field in dataclasses.fields(kind):
             owners.setdefault(field.name, []).append((panel, kind))
-    return {name: _parameter(name, held_by) for name, held_by in owners.items()}
+    owners.pop("components", None)  # an option of the commands themselves
+    return {name: _parameter(name, held_by, in_force or {}) for name, held_by in owners.items()}
 
 
-def _parameter(name: str, owners: list[tuple[str, type[Any]]]) -> inspect.Parameter:
+def _parameter(name: str, owners: Owners, in_force: Mapping[str, Any]) -> inspect.Parameter:
     panel, kind = owners[0]
     hint = get_type_hints(kind)[name]
     flag = "--" + name.replace("_", "-")
     names = f"{flag}/--no-{flag[2:]}" if hint is bool else flag
     choices = f" One of {', '.join(get_args(hint))}." if get_origin(hint) is Literal else ""
-    help = f"{_sentences(name, owners)}{choices} ({_defaults(name, owners)}, or the preset's.)"
+    default = f"Default {in_force[name]}" if name in in_force else _defaults(name, owners)
     plain = str if get_origin(hint) is Literal else hint
-    panel = panel if len(owners) == 1 else "Several methods"
-    option = typer.Option(names, help=help, rich_help_panel=panel, show_default=False)
+    option = typer.Option(
+        names,
+        help=f"{_sentences(name, owners)}{choices} ({default}, or the preset's.)",
+        rich_help_panel=panel if len(owners) == 1 else "Several methods",
+        show_default=False,
+    )
     annotation: Any = Annotated[plain | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _sentences(name: str, owners: list[tuple[str, type[Any]]]) -> str:
-    """The owners' sentences about a field, each after the owners that share it where there are several."""
+def _sentences(name: str, owners: Owners) -> str:
+    """The owners' sentences about a setting; where there are several, each after the owners that share it."""
     by_sentence: dict[str, list[str]] = {}
     for panel, kind in owners:
         by_sentence.setdefault(_field(kind, name).metadata["help"], []).append(_short(panel))
@@ -47,7 +124,7 @@ def _sentences(name: str, owners: list[tuple[str, type[Any]]]) -> str:
     return " ".join(f"{', '.join(names)}: {sentence}" for sentence, names in by_sentence.items())
 
 
-def _defaults(name: str, owners: list[tuple[str, type[Any]]]) -> str:
+def _defaults(name: str, owners: Owners) -> str:
     """The default, with the owners that have another."""
     by_panel = {panel: _field(kind, name).default for panel, kind in owners}
     first, *others = by_panel.items()
@@ -63,25 +140,21 @@ def _field(kind: type[Any], name: str) -> dataclasses.Field[Any]:
     return next(field for field in dataclasses.fields(kind) if field.name == name)
 
 
-def with_options(parameters: dict[str, inspect.Parameter]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a function that ends in ``**settings`` these options as its visible signature."""
+def _with_options(function: Callable[..., Any], options: dict[str, inspect.Parameter]) -> Callable[..., Any]:
+    """The function with these options in place of its ``**settings``."""
+    hints = get_type_hints(function, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        hints = get_type_hints(function, include_extras=True)
-        own = [
-            parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
-            for parameter in inspect.signature(function).parameters.values()
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-        ]
+    def command(**values: Any) -> Any:
+        return function(**values)
 
-        def command(**values: Any) -> Any:
-            return function(**values)
-
-        command.__name__ = function.__name__
-        command.__doc__ = function.__doc__
-        all_parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + list(parameters.values())
-        command.__signature__ = inspect.Signature(all_parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {parameter.name: parameter.annotation for parameter in all_parameters}
-        return command
-
-    return decorate
+    command.__name__ = function.__name__
+    command.__doc__ = function.__doc__
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + list(options.values())
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command

@@ -1,13 +1,12 @@
-"""Commands on a run: ``semimetric embed | predict | search | index | suggest | export``."""
+"""Commands on a run: ``semimetric search | predict | embed | suggest | index | export``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from torch import Tensor
 
 from semimetric.cli.console import (
     AsJson,
@@ -20,64 +19,57 @@ from semimetric.cli.console import (
     showing_progress,
     stderr,
 )
-from semimetric.core.errors import InputError, RunError
+from semimetric.core.errors import InputError
 from semimetric.core.files import check_output
-from semimetric.data import Collection
-from semimetric.data.readers.folder import IMAGE_SUFFIXES
-from semimetric.data.readers.tables import TABLE_SUFFIXES
-from semimetric.estimators.runs import Loaded, open_run
-from semimetric.reporting.progress import RichProgress
-from semimetric.search import ExactIndex, FaissIndex, Hits, MilvusIndex
-from semimetric.serve.bulk import (
-    Embedded,
-    check_fits,
-    embed_chunks,
-    embed_to,
-    new_examples,
-    predict_to,
-    together,
-)
 
 NewData = Annotated[
-    Path, typer.Argument(help="Folder of photographs, or a table (.npz, .npy, .csv, .parquet).", show_default=False)
+    Path,
+    typer.Argument(help="Folder of photographs, or a table (.npz, .npy, .csv, .tsv, .parquet).", show_default=False),
 ]
 LabelColumn = Annotated[
-    str | None, typer.Option(help="Column of a table that holds labels and is no feature; that of the run is known.")
+    str | None, typer.Option(help="Column of labels, which is no feature; the run knows the one it was trained with.")
 ]
 IdColumn = Annotated[
-    str | None, typer.Option(help="Column with the names of a table's rows; that of the run is known.")
+    str | None, typer.Option(help="Column with the names of the rows; the run knows the one it was trained with.")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file --out where it exists.")]
+MilvusCollection = Annotated[str, typer.Option(help="Name of the collection in Milvus.")]
 SHOWN = 3
-"""Files that could not be read and are named on the terminal; --json names all."""
-
-SAME_COMMAND = "the same command continues"
-
-ROUNDING = 1e-4
-"""How far a squared distance of single precision may be off, as a share of the squared lengths."""
+"""Unreadable files that the terminal shows; --json has all."""
 
 
-def embed(
+def _same_command() -> str:
+    return "the same command continues"
+
+
+def search(
     run: RunFolder,
-    data: NewData,
-    out: Annotated[Path, typer.Option("--out", "-o", help="File for the embeddings: .npy, .npz or .csv.")],
-    overwrite: Overwrite = False,
+    queries: Annotated[list[Path], typer.Argument(help="Photographs, folders of them, or tables.", show_default=False)],
+    k: Annotated[int, typer.Option("-k", min=1, help="How many training examples to find for each query.")] = 8,
+    index: Annotated[
+        str | None, typer.Option(help="Index made by 'semimetric index'; without it all examples are compared.")
+    ] = None,
+    collection: MilvusCollection = "semimetric",
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Embed new examples; interrupted, the same command continues."""
-    with showing_progress(SAME_COMMAND) as progress:
-        loaded = load_run(run, device)
-        examples = new_examples(loaded, data, label_column, id_column)
-        embedded = embed_to(loaded, examples, out, progress, _inputs(run, data), overwrite)
-    told = {"examples": len(embedded.names), "components": embedded.embeddings.shape[1], "out": str(out)}
+    """Find the training examples that are most similar to queries."""
+    from semimetric.search import check_place
+    from semimetric.serve.search import search_run
+
+    if index is not None:
+        check_place(index, "--index", existing=True)
+    with showing_progress() as progress:
+        loaded = load(run, device)
+        found, skipped = search_run(loaded, queries, k, index, collection, (label_column, id_column), progress)
     if as_json:
-        print_json(told | {"skipped": embedded.skipped})
+        print_json({"hits": found, "skipped": skipped})
         return
-    say(f"{counted(len(embedded.names), 'example')} in {told['components']} dimensions, written to {out}")
-    tell_skipped(embedded)
+    for name, lines in found.items():
+        _print_hits(name, lines)
+    print_skipped(skipped)
 
 
 def predict(
@@ -90,82 +82,44 @@ def predict(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Name new examples by what lies near them."""
+    """Predict the classes of new examples from their nearest training examples."""
+    from semimetric.serve.embed import new_examples
+    from semimetric.serve.predict import predict_to
+
     with showing_progress() as progress:
-        loaded = load_run(run, device)
+        loaded = load(run, device)
         examples = new_examples(loaded, data, label_column, id_column)
         embedded = predict_to(loaded, examples, out, progress, _inputs(run, data), overwrite)
     if as_json:
         print_json({"examples": len(embedded.names), "out": str(out), "skipped": embedded.skipped})
         return
-    say(f"{counted(len(embedded.names), 'example')} named, written to {out}")
-    tell_skipped(embedded)
+    say(f"{counted(len(embedded.names), 'prediction')} written to {out}")
+    print_skipped(embedded.skipped)
 
 
-def search(
+def embed(
     run: RunFolder,
-    queries: Annotated[list[Path], typer.Argument(help="Photographs, folders of them, or tables.", show_default=False)],
-    k: Annotated[int, typer.Option("-k", min=1, help="How many of the run's examples to find for each query.")] = 8,
-    index: Annotated[
-        str | None, typer.Option(help="Index that 'semimetric index' made; else all examples are looked at.")
-    ] = None,
-    collection: Annotated[str, typer.Option(help="Name of the collection in Milvus.")] = "semimetric",
+    data: NewData,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File for the embeddings: .npy, .npz or .csv.")],
+    overwrite: Overwrite = False,
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Find the examples of a run that are most like others."""
-    if index is not None:
-        _check_index(index, run)
-    with showing_progress() as progress:
-        loaded = load_run(run, device)
-        sources = list(dict.fromkeys(queries))
-        read = [(source, _examples_of(loaded, source, label_column, id_column)) for source in sources]
-        asked = together([piece for pair in read for piece in _asked(loaded, *pair, len(read) > 1, progress)], {})
-        if not asked.names:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in list(asked.skipped.items())[:SHOWN])
-            raise InputError(f"no query can be read. {reasons}.")
-        hits = _find(loaded, asked.embeddings, k, index, collection)
-    found = {name: _listed(loaded, hits, row) for row, name in enumerate(asked.names)}
-    if as_json:
-        print_json({"hits": found, "skipped": asked.skipped})
-        return
-    for name, lines in found.items():
-        _print_hits(name, lines)
-    tell_skipped(asked)
+    """Embed new examples. After an interruption the same command continues."""
+    from semimetric.serve.embed import embed_to, new_examples
 
-
-def index(
-    run: RunFolder,
-    to: Annotated[
-        str, typer.Option(help="Where: a file ending in .faiss, a folder ending in .db (Milvus Lite), or a Milvus URL.")
-    ],
-    collection: Annotated[str, typer.Option(help="Name of the collection in Milvus.")] = "semimetric",
-    replace: Annotated[bool, typer.Option("--replace", help="Replace what is there.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Put the embeddings of a run into an index for search among millions; interrupted, the same command continues."""
-    _check_place(to, "--to")
-    if to.endswith(".faiss") and "://" not in to:
-        check_output(Path(to), _inputs(run), replace, "--to", "--replace")
-    with showing_progress(SAME_COMMAND) as progress:
-        loaded = load_run(run, "cpu")
-        embeddings = loaded.estimator.learned_.embeddings
-        if to.endswith(".faiss"):
-            FaissIndex.build(embeddings, "hnsw").save(to)
-        else:
-            with MilvusIndex(to, collection, embeddings.shape[1]) as milvus:
-                milvus.load(
-                    embeddings,
-                    loaded.examples.names,
-                    progress=lambda done, total: progress.stage("indexing", done, total),
-                    replace=replace,
-                )
+    with showing_progress(_same_command) as progress:
+        loaded = load(run, device)
+        examples = new_examples(loaded, data, label_column, id_column)
+        embedded = embed_to(loaded, examples, out, progress, _inputs(run, data), overwrite)
+    facts = {"examples": len(embedded.names), "components": embedded.embeddings.shape[1], "out": str(out)}
     if as_json:
-        print_json({"examples": len(embeddings), "to": to})
+        print_json(facts | {"skipped": embedded.skipped})
         return
-    say(f"{len(embeddings)} examples are in {to}; search them with: semimetric search {run} QUERY --index {to}")
+    say(f"{counted(len(embedded.names), 'example')} in {facts['components']} dimensions, written to {out}")
+    print_skipped(embedded.skipped)
 
 
 def suggest(
@@ -177,13 +131,13 @@ def suggest(
     """List the unlabelled examples whose labels would help most, the most helpful first."""
     from semimetric.serve.suggest import suggest as choose
 
-    loaded = load_run(run, "cpu")
-    learned, names = loaded.estimator.learned_, loaded.examples.names
-    found, unlabelled = learned.posteriors, int((learned.labels < 0).sum())
+    fitted = load(run, "cpu").fitted
+    names, found, unlabelled = fitted.examples.names, fitted.posteriors, int((fitted.labels < 0).sum())
     if not unlabelled:
-        raise InputError(f"all {len(names)} examples of {run} have a label, so that there is none to suggest.")
-    count = min(count, unlabelled)
-    chosen = choose(learned.embeddings, learned.labels, found.shares, found.confidence, count, seed)
+        raise InputError(f"all {len(names)} examples of {run} have a label. There is none to suggest.")
+    chosen = choose(
+        fitted.embeddings, fitted.labels, found.shares, found.confidence, min(count, unlabelled), seed
+    )
     lines = [
         {
             "name": names[int(row)],
@@ -203,6 +157,35 @@ def suggest(
     print_table(("uncertainty", "stands for", "gain", "label next"), shown)
 
 
+def index(
+    run: RunFolder,
+    to: Annotated[
+        str,
+        typer.Option(
+            help="Where: a file ending in .npy or .faiss, a folder ending in .db (Milvus Lite), or a Milvus URL."
+        ),
+    ],
+    collection: MilvusCollection = "semimetric",
+    replace: Annotated[bool, typer.Option("--replace", help="Replace what is there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put the embeddings of a run into an index for fast search. After an interruption the same command continues."""
+    from semimetric.search import build_index, check_place
+
+    check_place(to, "--to").check_new(to, _inputs(run), replace, "--to", "--replace")
+    with showing_progress(_same_command) as progress:
+        fitted = load(run, "cpu").fitted
+        stage = partial(progress.stage, "indexing")
+        build_index(
+            to, fitted.embeddings, fitted.examples.names, collection=collection, replace=replace, progress=stage
+        )
+    count = len(fitted.embeddings)
+    if as_json:
+        print_json({"examples": count, "to": to})
+        return
+    say(f"{count} examples are in {to}; search them with: semimetric search {run} QUERY --index {to}")
+
+
 def export(
     run: RunFolder,
     onnx: Annotated[bool, typer.Option("--onnx", help="As one ONNX graph, from raw inputs to the embedding.")] = False,
@@ -220,13 +203,13 @@ def export(
         raise InputError("say what to export to: --onnx.")
     out = out or run / "model.onnx"
     check_output(out, (path for path in _inputs(run, check) if path.name != "model.onnx"), overwrite)
-    told = export_run(load_run(run, "cpu"), out, check)
+    facts = export_run(load(run, "cpu"), out, check)
     if as_json:
-        print_json(told)
+        print_json(facts)
         return
     say(
-        f"{told['out']}: {told['bytes'] / 2**20:.1f} MiB, checked on {told['examples']} examples against torch, "
-        f"largest difference {told['largest_difference']:.1e}"
+        f"{facts['out']}: {facts['bytes'] / 2**20:.1f} MiB, checked on {facts['examples']} examples against torch, "
+        f"largest difference {facts['largest_difference']:.1e}"
     )
 
 
@@ -235,113 +218,28 @@ def _inputs(run: Path, data: Path | None = None) -> list[Path]:
     return [*run.glob("*"), *([] if data is None else [data])]
 
 
-def load_run(run: Path, device: str) -> Loaded:
-    """A run, with a word on standard error where it was written by other versions."""
-    loaded = open_run(run, device=device)
+def load(run: Path, device: str) -> Any:
+    """A run, with a note on standard error if other versions wrote it."""
+    from semimetric.model.folder import load_run
+
+    loaded = load_run(run, device)
     if loaded.differences:
         stderr.print(f"note: {loaded.differences}", highlight=False, markup=False)
     return loaded
 
 
-def tell_skipped(embedded: Embedded) -> None:
+def print_skipped(skipped: dict[str, str]) -> None:
     """Say what could not be read."""
-    for name, reason in list(embedded.skipped.items())[:SHOWN]:
+    for name, reason in list(skipped.items())[:SHOWN]:
         say(f"skipped {name}: {reason}")
-    if len(embedded.skipped) > SHOWN:
-        say(f"and {len(embedded.skipped) - SHOWN} more; --json names all")
-
-
-def _check_place(place: str, option: str) -> None:
-    """Refuse what is no place of an index."""
-    if "://" not in place and not place.endswith((".faiss", ".db")):
-        raise InputError(
-            f"{option} must end in .faiss or .db (Milvus Lite), or be the URL of a Milvus server, got {place!r}."
-        )
-
-
-def _check_index(index: str, run: Path) -> None:
-    """Refuse an index that is not there, before Milvus Lite makes an empty one."""
-    _check_place(index, "--index")
-    if "://" not in index and not Path(index).exists():
-        raise InputError(f"--index {index!r} is not there. Make it with: semimetric index {run} --to {index}")
-
-
-def _examples_of(loaded: Loaded, query: Path, label_column: str | None, id_column: str | None) -> Collection:
-    """What a query names: one photograph, or a folder or table of examples."""
-    suffix, kind = query.suffix.lower(), loaded.estimator.learned_.built.kind
-    photograph = suffix in IMAGE_SUFFIXES or (kind == "photographs" and suffix not in TABLE_SUFFIXES)
-    if photograph and not query.is_dir():
-        return check_fits(loaded, Collection((str(query),), (None,), (query,), None, (), {}))
-    return new_examples(loaded, query, label_column, id_column)
-
-
-def _asked(
-    loaded: Loaded, query: Path, found: Collection, one_of_many: bool, progress: RichProgress
-) -> Iterator[Embedded]:
-    """The embeddings of a query; names of examples in one of many folders or tables begin with its own."""
-    several = one_of_many and found.names != (str(query),)
-    before = f"{query}{'/' if found.paths is not None else ': '}" if several else ""
-    earlier = found.skipped
-    for piece in embed_chunks(loaded, found, progress):
-        skipped = {before + name: reason for name, reason in (earlier | piece.skipped).items()}
-        yield Embedded(tuple(before + name for name in piece.names), piece.embeddings, skipped)
-
-
-def _find(loaded: Loaded, queries: Tensor, k: int, index: str | None, collection: str) -> Hits:
-    stored = loaded.estimator.learned_.embeddings
-    if index is None:
-        return ExactIndex(stored).search(queries, k)
-    if index.endswith(".faiss"):
-        faiss = FaissIndex.load(index)
-        _check_whole(index, len(faiss), stored)
-        hits = faiss.search(queries, k)
-    else:
-        with MilvusIndex(index, collection, stored.shape[1]) as milvus:
-            _check_whole(index, len(milvus), stored)
-            hits = milvus.search(queries, k)
-    _check_hits(index, hits, queries, stored)
-    return hits
-
-
-def _check_whole(index: str, count: int, stored: Tensor) -> None:
-    if count != len(stored):
-        raise RunError(
-            f"--index {index} holds {count} examples and the run {len(stored)}: it is of another run, or was "
-            "interrupted. Make it again with: semimetric index"
-        )
-
-
-def _check_hits(index: str, hits: Hits, queries: Tensor, stored: Tensor) -> None:
-    """Refuse an index of another run: what it finds is not where the examples of this run lie."""
-    found, asked = stored[hits.rows].double(), queries.double()[:, None, :]
-    squares = (found - asked).square().sum(2)
-    allowed = ROUNDING * (found.square().sum(2) + asked.square().sum(2))
-    if bool(((hits.distances.square() - squares).abs() > allowed).any()):
-        raise RunError(f"--index {index} is of another run. Make one of this run with: semimetric index")
-
-
-def _listed(loaded: Loaded, hits: Hits, row: int) -> list[dict[str, Any]]:
-    """For people and JSON: what was found for one query."""
-    learned, examples = loaded.estimator.learned_, loaded.examples
-    lines = []
-    for number, distance in zip(hits.rows[row].tolist(), hits.distances[row].tolist(), strict=True):
-        named = examples.classes[int(learned.posteriors.shares[number].argmax())] if examples.classes else None
-        lines.append(
-            {
-                "name": examples.names[number],
-                "distance": distance,
-                "label": named,
-                "labelled": bool(learned.labels[number] >= 0),
-                "confidence": float(learned.posteriors.confidence[number]) if examples.classes else None,
-            }
-        )
-    return lines
+    if len(skipped) > SHOWN:
+        say(f"and {len(skipped) - SHOWN} more; --json names all")
 
 
 def _print_hits(name: str, lines: list[dict[str, Any]]) -> None:
     rows = []
     for line in lines:
-        sure = "given" if line["labelled"] else "" if line["confidence"] is None else f"{line['confidence']:.2f}"
+        confidence = "given" if line["labelled"] else "" if line["confidence"] is None else f"{line['confidence']:.2f}"
         label = "" if line["label"] is None else str(line["label"])
-        rows.append((f"{line['distance']:.4f}", label, sure, line["name"]))
-    print_table(("distance", "label", "how sure", "example"), rows, f"nearest to {name}")
+        rows.append((f"{line['distance']:.4f}", label, confidence, line["name"]))
+    print_table(("distance", "label", "confidence", "example"), rows, f"nearest to {name}")

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from semimetric.cli.console import print_json, say, showing_progress, stderr
-from semimetric.cli.own import own_estimator, own_task
-from semimetric.pipeline.study import Problem, tune
-from semimetric.pipeline.tuning import benchmark_problem, own_problem
-from semimetric.training import choose_device
+from semimetric.cli.console import AsJson, DataDir, Device, print_json, say, showing_progress, stderr
+from semimetric.cli.fit import (
+    Dataset,
+    FineTune,
+    IdColumn,
+    Job,
+    LabelColumn,
+    Labels,
+    Method,
+    OwnSource,
+    Threads,
+    given_settings,
+    read_own_data,
+    refuse_for_benchmarks,
+    refuse_for_own_data,
+    set_threads,
+)
+from semimetric.cli.options import Components, HelpAll, with_settings
 
 
 class TrialBar:
-    """Which trial of how many is under way, how its epochs score, and how the best did; nothing where it is piped."""
+    """A progress bar over trials, with the score of the last epoch and the best so far; silent when piped."""
 
     def __init__(self) -> None:
         self._bar = Progress(
@@ -51,66 +63,90 @@ class TrialBar:
         self._bar.stop()
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What is tuned and for how long; ``given`` settings stay as they are."""
+@with_settings
+def tune(
+    data: OwnSource = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the study; one that is there is continued.")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Finished trials in all, earlier ones included.")] = 30,
+    dataset: Dataset = None,
+    method: Method = "consensus",
+    labels: Labels = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
+    fine_tune: FineTune = False,
+    components: Components = None,
+    seed: Annotated[int, typer.Option(help="Seed of the study, and of every trial.")] = 0,
+    device: Device = "auto",
+    threads: Threads = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+    help_all: HelpAll = False,
+    **settings: Any,
+) -> None:
+    """Choose settings on validation data; given ones stay fixed. An interrupted study continues."""
+    job = Job(method, seed, device, given_settings(method, settings, components), out, as_json)
+    job.folder()
+    if data is None:
+        refuse_for_own_data(labels, label_column, id_column, fine_tune)
+        set_threads(threads)
+        _tune_benchmark(job, dataset or "digits", data_dir, trials)
+    else:
+        refuse_for_benchmarks(job.settings, dataset=dataset, data_dir=data_dir)
+        options = {"labels": labels, "label_column": label_column, "id_column": id_column}
+        collection = read_own_data(data, **options)
+        set_threads(threads)
+        _tune_own(job, collection, data, options, fine_tune, trials)
 
-    method: str
-    seed: int
-    device: str
-    given: dict[str, Any]
-    folder: Path
-    trials: int
-    as_json: bool
 
-    def fit_command(self, *others: str) -> list[str]:
-        """The beginning of the command that fits."""
-        return ["semimetric", "fit", *others, *flags({"method": self.method, "seed": self.seed} | self.given)]
+def _tune_benchmark(job: Job, dataset: str, data_dir: Path | None, trials: int) -> None:
+    from semimetric.pipeline.tuning import benchmark_problem
+    from semimetric.training.device import choose_device
 
-
-def tune_benchmark(asked: Asked, dataset: str, data_dir: Path | None) -> None:
-    """Tune a method on a benchmark dataset."""
-
-    def problem() -> Problem:
-        device = choose_device(asked.device)
+    def problem() -> Any:
+        device = choose_device(job.device)
         with showing_progress() as progress:
-            return benchmark_problem(dataset, asked.method, asked.seed, asked.given, device, data_dir, progress)
+            return benchmark_problem(dataset, job.method, job.seed, job.settings, device, data_dir, progress)
 
-    _study(asked, problem, asked.fit_command(*flags({"dataset": dataset, "data_dir": data_dir})))
-
-
-def tune_own(asked: Asked, data: Path, options: dict[str, Any], fine_tune: bool) -> None:
-    """Tune a method on a user's own folder or table, which ``options`` say how to read."""
-
-    def problem() -> Problem:
-        estimator = own_estimator(asked.method, asked.seed, asked.device, fine_tune, asked.given)
-        task = own_task(estimator, data, **options)
-        if task.choice.why and not asked.as_json:
-            say(task.choice.why)
-        return own_problem(task, asked.given, choose_device(asked.device))
-
-    tuned = ["--fine-tune"] if fine_tune else []
-    _study(asked, problem, asked.fit_command(str(data), *flags(options), *tuned))
+    _study(job, problem, trials, *flags({"dataset": dataset, "data_dir": data_dir}))
 
 
-def _study(asked: Asked, problem: Callable[[], Problem], command: list[str]) -> None:
+def _tune_own(job: Job, collection: Any, data: Path, options: dict[str, Any], fine_tune: bool, trials: int) -> None:
+    from semimetric.pipeline.own import OwnRequest, read_own
+    from semimetric.pipeline.tuning import own_problem
+    from semimetric.training.device import choose_device
+
+    def problem() -> Any:
+        request = OwnRequest(job.method, job.seed, job.device, fine_tune, job.settings)
+        with showing_progress() as progress:
+            own = read_own(request, collection, data, progress=None if job.as_json else progress)
+        return own_problem(request, own, choose_device(job.device))
+
+    _study(job, problem, trials, str(data), *flags(options), *(["--fine-tune"] if fine_tune else []))
+
+
+def _study(job: Job, problem: Callable[[], Any], trials: int, *source: str) -> None:
     """Run the study and print its outcome, with the command that fits with it."""
-    bar = TrialBar()
+    from semimetric.pipeline.study import run_study
+
+    bar, folder = TrialBar(), job.folder()
     try:
-        found = tune(problem(), asked.folder, asked.trials, asked.seed, bar)
+        found = run_study(problem(), folder, trials, job.seed, bar)
     except KeyboardInterrupt:
         bar.end()
         stderr.print(
-            f"interrupted; finished trials are kept in {asked.folder}. Continue with the same command.",
+            f"interrupted; finished trials are kept in {folder}. Continue with the same command.",
             highlight=False,
             markup=False,
         )
         raise typer.Exit(130) from None
     finally:
         bar.end()
-    fit = shlex.join([*command, *flags(found["settings"]), "--out", str(asked.folder / "run")])
-    if asked.as_json:
-        print_json(found | {"study": str(asked.folder), "command": fit})
+    chosen = flags({"method": job.method, "seed": job.seed} | job.settings | found["settings"])
+    fit = shlex.join(["semimetric", "fit", *source, *chosen, "--out", str(folder / "run")])
+    if job.as_json:
+        print_json(found | {"study": str(folder), "command": fit})
         return
     say(_told(found))
     say(f"fit with: {fit}")

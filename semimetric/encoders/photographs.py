@@ -1,4 +1,4 @@
-"""How photographs become tensors: decoded to a square and, where there is a pretrained network, described by it."""
+"""Photographs to model inputs: decoded to a square and, with a frozen network, turned into its features."""
 
 from __future__ import annotations
 
@@ -9,18 +9,27 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from semimetric.data import Fit, PhotoReader, build_preprocess
-from semimetric.encoders import encode
-from semimetric.pipeline.descriptors import PREPROCESS, seeing_bytes
+from semimetric.data.photographs.images import Fit
+from semimetric.data.photographs.photos import PhotoReader
+from semimetric.data.preprocess import PreprocessName, build_preprocess
+from semimetric.encoders.features import encode
+
+PREPROCESS: PreprocessName = "imagenet"
+"""Scaling that pretrained networks expect."""
 
 BATCH = 64
-CACHE_BYTES = 1 << 28
-"""Photographs in one batch, and memory for those that are decoded ahead."""
+"""Photographs in one batch; the next batch is decoded meanwhile."""
 
 
 @dataclass(frozen=True)
-class Sight:
-    """Side of the square and how photographs are brought to it, and the network that describes them, if any."""
+class PhotoTransform:
+    """How photographs become the inputs of a model.
+
+    Parameters
+    ----------
+    side, fit : side of the square, and how a photograph is brought to it
+    network : frozen network whose unit features (N, d) are the inputs; without one the inputs are the images
+    """
 
     side: int
     fit: Fit = "crop"
@@ -29,26 +38,30 @@ class Sight:
     def read(
         self,
         paths: Sequence[Path],
-        device: torch.device,
-        workers: int | None = None,
-        advance: Callable[[int], None] | None = None,
+        device: torch.device | str,
+        progress: Callable[[int, int], None] | None = None,
     ) -> tuple[Tensor, Tensor, dict[Path, str]]:
-        """Rows (n,) of what could be decoded, their images (n, 3, side, side) or descriptors (n, d), and the rest.
+        """Read photographs; only what one batch and the next one hold is decoded at a time.
 
-        The rest are paths with the reason why they cannot be decoded.
+        Returns
+        -------
+        rows : (n,) numbers of the paths that could be decoded
+        inputs : images (n, 3, side, side), or features (n, d)
+        skipped : the other paths, each with its reason
         """
-        reader = PhotoReader(paths, self.side, self.fit, workers, CACHE_BYTES)
+        reader = PhotoReader(paths, self.side, self.fit, cache_bytes=BATCH * 3 * self.side**2)
         rows, values = [torch.empty(0, dtype=torch.int64)], []
         for some, images in reader.stream(BATCH):
             rows.append(some)
-            values.append(self.describe(images, device))
-            if advance is not None:
-                advance(int(some[-1]) + 1)
+            values.append(self.inputs(images, device))
+            if progress is not None:
+                progress(int(some[-1]) + 1, len(reader))
         return torch.cat(rows), torch.cat(values) if values else torch.empty(0), reader.skipped
 
-    def describe(self, images: Tensor, device: torch.device) -> Tensor:
-        """Descriptors (N, d) of images in memory (N, 3, H, W), bytes, or the images where nothing describes them."""
+    def inputs(self, images: Tensor, device: torch.device | str) -> Tensor:
+        """Model inputs of images (N, 3, H, W) in the range 0 to 255, on the CPU."""
         if self.network is None:
             return images
-        build_preprocess(PREPROCESS, images)  # refuses what is not in the range 0 to 255
-        return encode(seeing_bytes(self.network).to(device), images).cpu()
+        scaling = build_preprocess(PREPROCESS, images)  # refuses values outside of the range
+        network = nn.Sequential(scaling, self.network).train(self.network.training).to(device)
+        return encode(network, images).cpu()

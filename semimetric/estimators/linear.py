@@ -1,195 +1,130 @@
 """The five classical methods as scikit-learn estimators: a linear metric on feature vectors.
 
-Their parameters and defaults are those of the methods' settings; what they mean is on each method's page. Columns of
-different units should be standardised first, for instance with ``StandardScaler`` in a ``Pipeline``.
+Parameters, defaults and their descriptions are those of the methods' settings. Standardise columns of different units
+first, for instance with ``StandardScaler`` in a ``Pipeline``.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+import dataclasses
+import inspect
+from typing import Any, ClassVar, get_type_hints
 
+import torch
 from torch import Tensor
 
 from semimetric.core.errors import InputError
+from semimetric.core.settings import build_settings
 from semimetric.data.samples import Samples
-from semimetric.estimators.semimetric import MetricEstimator, seed_of
-from semimetric.model.fitted import Learned
-from semimetric.pipeline.choice import Choice
-from semimetric.pipeline.learn import Task, learn
-from semimetric.training import choose_device
+from semimetric.estimators.base import MetricEstimator, seed_of
+from semimetric.methods import METHODS
+from semimetric.pipeline.linear import linear_components
+from semimetric.pipeline.plan import NetworkSettings, Plan
+from semimetric.training import PretrainSettings, TrainingSettings
 
+PARAMETERS = """
 
-class LinearEstimator(MetricEstimator):
-    """A method that learns a metric M = L L^T on vectors; ``transform`` maps X to X L.
+    ``transform`` maps X to X L, with the learned metric M = L L^T.
+
+    Parameters
+    ----------
+    n_components : int, optional
+        Dimensions of the embedding; by default all.
+{settings}
+    random_state : int, RandomState or None
+        Seed of random starts.
 
     Attributes
     ----------
     components_ : (l, d) array
         L transposed.
+
+    References
+    ----------
+    {reference}.
     """
+
+
+class LinearEstimator(MetricEstimator):
+    """Base of the estimators that learn a metric on vectors; a subclass names its ``method``."""
 
     method: ClassVar[str]
 
-    def _learn(self, samples: Samples, labels: Tensor) -> Learned:
+    def __init_subclass__(cls) -> None:
+        """Give the class the constructor and the documentation that its method's settings describe."""
+        super().__init_subclass__()
+        kind = METHODS[cls.method]
+        fields = [field for field in dataclasses.fields(kind.Settings) if field.name != "components"]
+        hints = get_type_hints(kind.Settings)
+        defaults = {"n_components": None} | {field.name: field.default for field in fields} | {"random_state": None}
+
+        def __init__(self: Any, n_components: int | None = None, **values: Any) -> None:
+            unknown = [name for name in values if name not in defaults]
+            if unknown:
+                raise TypeError(f"{cls.__name__} has no parameter {unknown[0]!r}; it has: {', '.join(defaults)}")
+            for name, value in (defaults | values | {"n_components": n_components}).items():
+                setattr(self, name, value)
+
+        kinds = inspect.Parameter
+        parameters = [kinds("self", kinds.POSITIONAL_OR_KEYWORD)]
+        for name, default in defaults.items():
+            place = kinds.POSITIONAL_OR_KEYWORD if name == "n_components" else kinds.KEYWORD_ONLY
+            parameters.append(kinds(name, place, default=default))
+        __init__.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        cls.__init__ = __init__  # type: ignore[method-assign]
+        rows = (f"    {f.name} : {_type_name(hints[f.name])}\n        {f.metadata['help']}" for f in fields)
+        cls.__doc__ = (cls.__doc__ or "") + PARAMETERS.format(settings="\n".join(rows), reference=kind.reference)
+
+    def _plan(self, samples: Samples, labels: Tensor, device: torch.device) -> Plan:
         if samples.kind != "vectors":
             raise InputError(f"{type(self).__name__} learns from vectors (N, d), and X holds {samples.kind}.")
-        changes = self.get_params(deep=False)
-        n_components, random_state = changes.pop("n_components"), changes.pop("random_state")
-        if "k" in changes:
-            changes["k"] = min(changes["k"], len(samples) - 1)
-        task = Task(
-            "vectors",
-            samples.tensor,
-            labels,
-            self.method,
-            Choice("none", "none"),
-            changes,
-            n_components,
-            seed_of(random_state),
-            shape=samples.shape(),
-        )
-        return learn(task, choose_device("cpu"))
+        values = self.get_params(deep=False)
+        n_components, random_state = values.pop("n_components"), values.pop("random_state")
+        if "k" in values:
+            values["k"] = min(values["k"], len(samples) - 1)
+        values |= linear_components(self.method, n_components, samples.shape()[0])
+        settings = build_settings(METHODS[self.method].Settings, values, f"method {self.method!r}")
+        network = NetworkSettings("none", preprocess="none")
+        return Plan(self.method, seed_of(random_state), network, TrainingSettings(), PretrainSettings(), settings)
 
-    def adopt(self, learned: Learned, classes: Any) -> None:
-        """Become the estimator that has learned this."""
-        super().adopt(learned, classes)
-        self.components_ = learned.model.metric.factor.T.cpu().numpy()
+    def _device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def adopt(self, *fitted: Any) -> None:
+        """Take over a fitted model."""
+        super().adopt(*fitted)
+        self.components_ = self.fitted_.model.metric.factor.T.cpu().numpy()
+
+
+def _type_name(hint: Any) -> str:
+    return getattr(hint, "__name__", "") if isinstance(hint, type) else "str"
 
 
 class LRML(LinearEstimator):
-    """Laplacian regularized metric learning (Hoi, Liu and Chang, CVPR 2008)."""
+    """Laplacian regularized metric learning."""
 
     method = "lrml"
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        *,
-        k: int = 6,
-        dissimilar_weight: float = 1.0,
-        bounded_share: float = 0.5,
-        graph_weight: float = 3.0,
-        ridge: float = 0.3,
-        normalized: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.k = k
-        self.dissimilar_weight = dissimilar_weight
-        self.bounded_share = bounded_share
-        self.graph_weight = graph_weight
-        self.ridge = ridge
-        self.normalized = normalized
-        self.random_state = random_state
-
 
 class SERAPH(LinearEstimator):
-    """Information-theoretic metric learning with hypersparsity (Niu, Dai, Yamada and Sugiyama, ICML 2012)."""
+    """Information-theoretic metric learning with hypersparsity."""
 
     method = "seraph"
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        *,
-        eta: float = 100.0,
-        mu: float = 1.0,
-        trace_weight: float = 0.001,
-        solver: Literal["gradient", "convex"] = "gradient",
-        iterations: int = 50,
-        most_pairs: int = 20000,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.eta = eta
-        self.mu = mu
-        self.trace_weight = trace_weight
-        self.solver = solver
-        self.iterations = iterations
-        self.most_pairs = most_pairs
-        self.random_state = random_state
-
 
 class ISDML(LinearEstimator):
-    """Improved semi-supervised distance metric learning (Ying, Wen, Shi, Peng, Peng and Qiao, TNNLS 2018)."""
+    """Improved semi-supervised distance metric learning."""
 
     method = "isdml"
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        *,
-        k: int = 10,
-        dissimilar_weight: float = 1.0,
-        bounded_share: float = 0.5,
-        graph_weight: float = 3.0,
-        ridge: float = 0.3,
-        bandwidth_steps: float = 10.0,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.k = k
-        self.dissimilar_weight = dissimilar_weight
-        self.bounded_share = bounded_share
-        self.graph_weight = graph_weight
-        self.ridge = ridge
-        self.bandwidth_steps = bandwidth_steps
-        self.random_state = random_state
-
 
 class APLLR(LinearEstimator):
-    """Affinity propagation with a log-likelihood ratio prior (Dutta and Sekhar, ICANN 2018)."""
+    """Affinity propagation with a log-likelihood ratio prior."""
 
     method = "apllr"
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        *,
-        k: int = 10,
-        gamma: float = 0.99,
-        graph_weight: float = 1.0,
-        dissimilar_weight: float = 1.0,
-        affinities: Literal["all", "edges", "positive-edges", "absolute-edges"] = "all",
-        indefinite: Literal["clip", "cap"] = "clip",
-        shrinkage: float = 0.7,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.k = k
-        self.gamma = gamma
-        self.graph_weight = graph_weight
-        self.dissimilar_weight = dissimilar_weight
-        self.affinities = affinities
-        self.indefinite = indefinite
-        self.shrinkage = shrinkage
-        self.random_state = random_state
-
 
 class APIT(LinearEstimator):
-    """Affinity propagation with an information-theoretic prior (Dutta and Sekhar, ICANN 2018)."""
+    """Affinity propagation with an information-theoretic prior."""
 
     method = "apit"
-
-    def __init__(
-        self,
-        n_components: int | None = None,
-        *,
-        k: int = 10,
-        gamma: float = 0.99,
-        graph_weight: float = 1.0,
-        dissimilar_weight: float = 1.0,
-        affinities: Literal["all", "edges", "positive-edges", "absolute-edges"] = "all",
-        indefinite: Literal["clip", "cap"] = "clip",
-        slack: float = 0.3,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.k = k
-        self.gamma = gamma
-        self.graph_weight = graph_weight
-        self.dissimilar_weight = dissimilar_weight
-        self.affinities = affinities
-        self.indefinite = indefinite
-        self.slack = slack
-        self.random_state = random_state

@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from semimetric.core.checks import check_choice
+from semimetric.core.registry import Registry
 from semimetric.core.settings import build_settings
-from semimetric.methods.affinity_triplets import AffinityTriplets
-from semimetric.methods.angular import Angular
-from semimetric.methods.apit import APIT
-from semimetric.methods.apllr import APLLR
-from semimetric.methods.base import Method
-from semimetric.methods.consensus import Consensus
-from semimetric.methods.deepcluster import DeepCluster
-from semimetric.methods.exemplar import Exemplar
-from semimetric.methods.instance import Instance
-from semimetric.methods.isdml import ISDML
-from semimetric.methods.lrml import LRML
-from semimetric.methods.rotation import Rotation
-from semimetric.methods.seraph import SERAPH
-from semimetric.methods.synthetic import Synthetic
-from semimetric.methods.triplet import SemiHardTriplets
 
-METHODS: dict[str, type[Method[Any]]] = {
-    method.name: method
-    for method in (
-        Consensus,
-        AffinityTriplets,
-        LRML,
-        SERAPH,
-        ISDML,
-        APLLR,
-        APIT,
-        SemiHardTriplets,
-        Angular,
-        Exemplar,
-        Rotation,
-        Instance,
-        DeepCluster,
-        Synthetic,
-    )
-}
+if TYPE_CHECKING:
+    from semimetric.methods.base import Method
+
+METHODS: Registry[type[Method[Any]]] = Registry(
+    "method",
+    "semimetric.methods",
+    {
+        "consensus": "semimetric.methods.consensus:Consensus",
+        "affinity-triplets": "semimetric.methods.affinity_triplets:AffinityTriplets",
+        "lrml": "semimetric.methods.lrml:LRML",
+        "seraph": "semimetric.methods.seraph:SERAPH",
+        "isdml": "semimetric.methods.isdml:ISDML",
+        "apllr": "semimetric.methods.apllr:APLLR",
+        "apit": "semimetric.methods.apit:APIT",
+        "triplet": "semimetric.methods.triplet:SemiHardTriplets",
+        "angular": "semimetric.methods.angular:Angular",
+        "exemplar": "semimetric.methods.exemplar:Exemplar",
+        "rotation": "semimetric.methods.rotation:Rotation",
+        "instance": "semimetric.methods.instance:Instance",
+        "deepcluster": "semimetric.methods.deepcluster:DeepCluster",
+        "synthetic": "semimetric.methods.synthetic:Synthetic",
+    },
+)
 
 
 def method_names() -> tuple[str, ...]:
@@ -50,6 +39,5 @@ def method_names() -> tuple[str, ...]:
 
 def build_method(name: str, **settings: Any) -> Method[Any]:
     """The named method with the given hyper-parameters, the others at their defaults."""
-    check_choice(name, method_names(), "method")
-    kind = METHODS[name]
+    kind = METHODS.find(name)
     return kind(build_settings(kind.Settings, settings, f"method {name!r}"))

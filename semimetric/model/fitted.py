@@ -1,4 +1,4 @@
-"""A model that has been learned, with the examples it was learned from: what embeds, finds and names new ones."""
+"""A fitted model with its training examples: it embeds new examples, finds their neighbours and predicts classes."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import torch
 from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
-from semimetric.data import Fit, Preprocess, PreprocessName, apply_in_chunks
+from semimetric.data import Preprocess, apply_in_chunks
 from semimetric.data.preprocess import Identity
-from semimetric.data.samples import Kind
 from semimetric.encoders import encode
-from semimetric.encoders.photographs import Sight
+from semimetric.encoders.photographs import PhotoTransform
 from semimetric.graph import PRIOR, Posteriors, class_posteriors, nearest_neighbors
 from semimetric.metric import Metric
+from semimetric.model.spec import ExampleNames, ModelSpec
 from semimetric.search import ExactIndex, Hits
 
 GRAPH_NEIGHBORS = 10
-"""Of the graph over the final embedding, for methods that name no classes themselves; as ``consensus`` has them."""
+"""Neighbours in the graph over the final embedding, and in a prediction."""
 
 NEAREST_SHARE = 1e-3
-"""Of the mean squared distance, added to each: how much the nearest examples may outweigh the others."""
+"""Share of the mean squared distance that is added to each: it bounds the weight of the nearest examples."""
 
 LARGEST_ARRAY = 1 << 24
-"""Numbers in the largest array while examples are named."""
+"""Numbers in the largest array of a prediction."""
 
 
 def scaled_vectors(preprocess: Preprocess, inputs: Tensor) -> Tensor:
-    """Scaled inputs (N, ...) in float32; vectors that are not scaled at all keep their precision."""
+    """Scaled inputs (N, ...) in float32; vectors that are not scaled keep their precision."""
     if inputs.ndim == 2 and isinstance(preprocess, Identity):
         return inputs
     return apply_in_chunks(preprocess, inputs)
@@ -39,16 +39,16 @@ def scaled_vectors(preprocess: Preprocess, inputs: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Model:
-    """From inputs to embeddings: scaling, encoder and metric; without an encoder the metric is of the inputs."""
+    """From inputs to embeddings: preprocessing, encoder and metric. Without an encoder the metric is of the inputs."""
 
     preprocess: Preprocess
     encoder: nn.Module | None
     metric: Metric
-    sight: Sight | None = None
+    transform: PhotoTransform | None = None
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device of the metric; encoder and preprocessing are there, too."""
         return self.metric.factor.device
 
     @cached_property
@@ -56,14 +56,13 @@ class Model:
         return copy.deepcopy(self.encoder).double()  # type: ignore[union-attr]
 
     def embed(self, inputs: Tensor) -> Tensor:
-        """Embeddings (N, l) of inputs (N, ...) that are not scaled yet, on the CPU, in float64."""
+        """Embeddings (N, l) of unscaled inputs (N, ...), on the CPU, in float64."""
         return self.embed_scaled(scaled_vectors(self.preprocess, inputs))
 
     def embed_scaled(self, scaled: Tensor) -> Tensor:
-        """As ``embed``, of inputs that are scaled already.
+        """As ``embed``, of scaled inputs.
 
-        Vectors are few numbers, and a network computes on them in float64: one embedding is then the same whatever
-        others are computed beside it.
+        A network on vectors computes in float64. An embedding then does not depend on the rest of its batch.
         """
         if self.encoder is None:
             features = scaled.to(self.device).double()
@@ -75,62 +74,53 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Built:
-    """What a model is built of, in words and numbers, so that it can be built again.
+class FittedModel:
+    """A model with its N training examples.
 
-    ``kind`` and ``shape`` are of an example as it is given, ``inputs`` is the shape of what is scaled; ``encoder`` is a
-    name, "none" for a metric of the inputs themselves, or empty where ``module`` names a class of the user's own;
-    ``side`` and ``fit`` are of the square to which photographs are brought.
+    Parameters
+    ----------
+    model, spec : the model, and what it is built of
+    embeddings : (N, l) of the training examples
+    labels : (N,) class numbers, -1 where unlabelled
+    posteriors : class probabilities (N, C) and confidence (N,) of the training examples
+    examples : names of examples and classes
+    facts : what is known of the training, as in ``result.json``
     """
 
-    kind: Kind
-    shape: tuple[int, ...]
-    inputs: tuple[int, ...]
-    preprocess: PreprocessName
-    encoder: str
-    module: str = ""
-    backbone: str = ""
-    side: int = 0
-    fit: Fit = "crop"
-
-
-@dataclass(frozen=True)
-class Learned:
-    """A model, and of its N examples the embeddings (N, l), labels (N,; -1 unknown) and posteriors."""
-
     model: Model
-    built: Built
+    spec: ModelSpec
     embeddings: Tensor
     labels: Tensor
     posteriors: Posteriors
+    examples: ExampleNames = field(default_factory=ExampleNames)
     facts: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def index(self) -> ExactIndex:
-        """The examples, for search."""
+        """The training examples, for search."""
         return ExactIndex(self.embeddings)
 
     def nearest(self, queries: Tensor, k: int) -> Hits:
-        """The ``k`` examples nearest to each of the embeddings ``queries`` (Q, l)."""
+        """The ``k`` training examples nearest to each of the embeddings ``queries`` (Q, l)."""
         return self.index.search(queries, k)
 
-    def check_named(self) -> None:
-        """Refuse to name anything where no label was given."""
+    def check_predicts(self) -> None:
+        """Refuse a prediction by a model that was fitted without labels."""
         if len(self.posteriors.classes) == 0:
-            raise InputError("there are no labels, so that nothing can be named. Fit with a few labels.")
+            raise InputError("the model was fitted without labels, so it predicts no classes. Fit with a few labels.")
 
-    def name(self, queries: Tensor, k: int = GRAPH_NEIGHBORS) -> Tensor:
-        """Class probabilities (Q, C) of embeddings (Q, l): those of the nearest examples, the nearer the more.
+    def probabilities(self, queries: Tensor, k: int = GRAPH_NEIGHBORS) -> Tensor:
+        """Class probabilities (Q, C) of embeddings (Q, l): a weighted mean over the k nearest training examples.
 
-        Weights are 1 / (d^2 + s / 1000) with s the mean squared distance of the k nearest: a copy of an example is
-        named as that example is, however few others of its class there are.
+        Weights are 1 / (d^2 + s / 1000) with s the mean squared distance of the k nearest. A copy of an example gets
+        the prediction of that example, even if its class is small.
         """
-        self.check_named()
+        self.check_predicts()
         k = min(k, len(self.embeddings))
         few = max(1, LARGEST_ARRAY // (k * len(self.posteriors.classes)))
-        return torch.cat([self._name(some, k) for some in queries.split(few)])
+        return torch.cat([self._probabilities(some, k) for some in queries.split(few)])
 
-    def _name(self, queries: Tensor, k: int) -> Tensor:
+    def _probabilities(self, queries: Tensor, k: int) -> Tensor:
         hits = self.nearest(queries, k)
         squares = hits.distances.double().square()
         softened = squares + NEAREST_SHARE * squares.mean(1, keepdim=True)
@@ -140,9 +130,9 @@ class Learned:
 
 
 def posteriors_of(embeddings: Tensor, labels: Tensor) -> Posteriors:
-    """What labels say of all examples when they are propagated over the neighbour graph of an embedding.
+    """Labels (N,) propagated over the kNN graph of embeddings (N, l).
 
-    With one class all are of it, with none there is nothing to say.
+    With one class every example is of it. Without labels there are no classes.
     """
     classes = torch.unique(labels[labels >= 0])
     if len(classes) < 2:
@@ -156,7 +146,7 @@ def posteriors_of(embeddings: Tensor, labels: Tensor) -> Posteriors:
 
 
 def with_labels(found: Posteriors, labels: Tensor) -> Posteriors:
-    """The posteriors, certain where the label is known."""
+    """The posteriors, with certainty where the label is known."""
     known = labels >= 0
     certain = (labels[:, None] == found.classes).double()
     shares = torch.where(known[:, None], certain, found.shares.double())

@@ -1,11 +1,11 @@
-"""The run folder of a learned model: files that are whole and hold no code, and the model back from them.
+"""The run folder of a fitted model: the one place that writes and reads it.
 
-Beside what training leaves there (``semimetric.training.run``):
+Beside what training writes (``semimetric.training.run``):
 
-model.json            what the model is built of: kind of inputs, scaling, encoder, backbone
-backbone.safetensors  the pretrained network that describes photographs, where there is one
-examples.safetensors  embeddings, labels and class posteriors of the examples
-examples.json         their names, the folder they came from, and the names of the classes
+model.json            what the model is built of: kind of inputs, preprocessing, encoder, backbone
+backbone.safetensors  the frozen network that turns photographs into features, where there is one
+examples.safetensors  embeddings, labels and class posteriors of the training examples
+examples.json         names of examples and classes, and the folder or table they came from
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import sklearn
 import torch
 from torch import Tensor, nn
 
@@ -31,45 +32,59 @@ from semimetric.data import restore_preprocess
 from semimetric.data.photographs.images import check_photo_options
 from semimetric.data.samples import Kind
 from semimetric.encoders import rebuild_encoder
-from semimetric.encoders.photographs import Sight
+from semimetric.encoders.photographs import PhotoTransform
 from semimetric.graph import Posteriors
 from semimetric.metric import Metric
-from semimetric.model.fitted import Built, Learned, Model
-from semimetric.training import Run, model_tensors
+from semimetric.model.fitted import FittedModel, Model
+from semimetric.model.spec import ExampleNames, ModelSpec
+from semimetric.training import Run, choose_device, model_tensors
 from semimetric.training.optimizer import under
 
-LEARNED = ("model.json", "model.safetensors", "preprocess.safetensors", "examples.safetensors", "examples.json")
-"""Files without which a model cannot be had back."""
+FORMAT = 2
+"""Version of the run folder. Format 1, of semimetric 0.2.0.dev0 and before, has another config.json."""
+
+MODEL_FILES = ("model.json", "model.safetensors", "preprocess.safetensors")
+REQUIRED = (*MODEL_FILES, "examples.safetensors", "examples.json")
+"""Files required to load a model."""
 
 
 @dataclass(frozen=True)
-class Examples:
-    """Names of the examples, the folder or table they came from, and the classes by number.
+class LoadedRun:
+    """A run as it was found: the fitted model, its config, and how the versions that wrote it differ from ours."""
 
-    Of a table also its columns of features, and those of labels and of names where the user had to name them.
-    """
+    path: Path
+    fitted: FittedModel
+    config: dict[str, Any]
+    differences: str
 
-    names: tuple[str, ...]
-    source: str
-    classes: tuple[Any, ...]
-    columns: tuple[str, ...] = ()
-    label_column: str = ""
-    id_column: str = ""
+
+def load_run(path: Path, device: str = "auto", encoder: nn.Module | None = None) -> LoadedRun:
+    """Read a run folder of any kind. Nothing in it is executed or unpickled."""
+    run = Run.open(path)
+    config = run.config()
+    written = config.get("format", 1)
+    if written not in (1, FORMAT):
+        raise RunError(
+            f"{path} has the run format {written!r}, and semimetric {semimetric.__version__} reads formats 1 and "
+            f"{FORMAT}. Load it with the version that wrote it ({config.get('version', 'unknown')})."
+        )
+    fitted = read_fitted(run, choose_device(device), encoder)
+    return LoadedRun(path, fitted, config, version_differences(config.get("versions")))
 
 
 def versions() -> dict[str, str]:
-    """What a run depends on."""
+    """Versions of the packages that a run depends on."""
     return {
         "semimetric": semimetric.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
-        "scikit-learn": sklearn.__version__,
+        "scikit-learn": version("scikit-learn"),
     }
 
 
 def version_differences(written: Any) -> str:
-    """A sentence on how the versions of a run differ from those here; none where they do not."""
+    """How the versions of a run differ from those here, as a sentence; empty if they do not."""
     written = written if isinstance(written, dict) else {}
     here = versions()
     differing = [
@@ -78,51 +93,74 @@ def version_differences(written: Any) -> str:
     return f"the run was written with {'; '.join(differing)}." if differing else ""
 
 
-def write_learned(run: Run, learned: Learned, examples: Examples) -> None:
-    """Write all that it takes to have the model back."""
-    model = learned.model
-    run.write("model.json", dataclasses.asdict(learned.built))
+def write_start(run: Run, model: Model, spec: ModelSpec) -> None:
+    """Write the model before its training, so that an interrupted run can be scored."""
+    run.write("model.json", dataclasses.asdict(spec))
     run.write_tensors("preprocess.safetensors", dict(model.preprocess.state_dict()))
-    if not run.has("model.safetensors"):
-        encoder = model.encoder or nn.Identity()
-        run.write_tensors("model.safetensors", model_tensors(encoder, model.metric), {"epoch": 0})
-    if model.sight is not None and model.sight.network is not None:
-        run.write_tensors("backbone.safetensors", dict(model.sight.network.state_dict()))
+    tensors = model_tensors(model.encoder or nn.Identity(), model.metric)
+    run.write_tensors("model.safetensors", tensors, {"epoch": 0})
+
+
+def write_fitted(run: Run, fitted: FittedModel) -> None:
+    """Write everything that is needed to load the model."""
+    model, found = fitted.model, fitted.posteriors
+    if not all(run.has(name) for name in MODEL_FILES):
+        write_start(run, model, fitted.spec)
+    if model.transform is not None and model.transform.network is not None:
+        run.write_tensors("backbone.safetensors", dict(model.transform.network.state_dict()))
     tensors = {
-        "embeddings": learned.embeddings,
-        "labels": learned.labels,
-        "classes": learned.posteriors.classes,
-        "shares": learned.posteriors.shares,
-        "confidence": learned.posteriors.confidence,
+        "embeddings": fitted.embeddings,
+        "labels": fitted.labels,
+        "classes": found.classes,
+        "shares": found.shares,
+        "confidence": found.confidence,
     }
     run.write_tensors("examples.safetensors", tensors, {"model": sha256_of(run.path / "model.safetensors")})
-    classes = [value.item() if isinstance(value, np.generic) else value for value in examples.classes]
-    listed = dataclasses.asdict(examples) | {"classes": classes}
-    run.write("examples.json", listed)
+    classes = [value.item() if isinstance(value, np.generic) else value for value in fitted.examples.classes]
+    run.write("examples.json", dataclasses.asdict(fitted.examples) | {"classes": classes})
 
 
-def read_learned(run: Run, device: torch.device, encoder: nn.Module | None = None) -> tuple[Learned, Examples]:
-    """The model and examples of a run; ``encoder`` is the user's own module, for a run that was trained with one."""
-    lost = [name for name in LEARNED if not run.has(name)]
+def read_fitted(run: Run, device: torch.device, encoder: nn.Module | None = None) -> FittedModel:
+    """The fitted model of a run; ``encoder`` is the user's own module, for a run that was trained with one."""
+    _check_files(run, REQUIRED)
+    model, spec = read_model(run, device, encoder)
+    with _explaining(run):
+        return _with_examples(run, model, spec)
+
+
+def read_model(run: Run, device: torch.device, encoder: nn.Module | None = None) -> tuple[Model, ModelSpec]:
+    """The model of a run without its examples; a run that is still being trained has one."""
+    _check_files(run, MODEL_FILES)
+    spec = _spec(run)
+    _check_module(run, spec, encoder)
+    tensors, _ = run.read_tensors("model.safetensors")
+    scaling, _ = run.read_tensors("preprocess.safetensors")
+    with _explaining(run):
+        model = Model(
+            restore_preprocess(spec.preprocess, scaling).to(device),
+            _encoder(run, spec, tensors, encoder, device),
+            Metric(tensors["metric.factor"]).to(device),
+            _transform(run, spec),
+        )
+        with _fitting(run, "model.safetensors"):
+            model.embed(torch.zeros(1, *spec.inputs))
+    return model, spec
+
+
+def _check_files(run: Run, names: tuple[str, ...]) -> None:
+    lost = [name for name in names if not run.has(name)]
     if lost:
         raise RunError(
             f"{run.path} holds no {', '.join(lost)}: training has not ended, or files were lost. Continue it with the "
             "same 'semimetric fit' and --resume."
         )
-    built = _built(run)
-    _check_module(run, built, encoder)
-    tensors, _ = run.read_tensors("model.safetensors")
-    scaling, _ = run.read_tensors("preprocess.safetensors")
+
+
+@contextmanager
+def _explaining(run: Run) -> Iterator[None]:
+    """Turn what damaged files cause into a sentence about the run."""
     try:
-        model = Model(
-            restore_preprocess(built.preprocess, scaling).to(device),
-            _encoder(run, built, tensors, encoder, device),
-            Metric(tensors["metric.factor"]).to(device),
-            _sight(run, built),
-        )
-        with _fitting(run, "model.safetensors"):
-            model.embed(torch.zeros(1, *built.inputs))
-        return _examples(run, model, built)
+        yield
     except (InputError, KeyError, TypeError, AttributeError) as error:
         raise _misfit(run, error) from error
 
@@ -134,21 +172,19 @@ def _misfit(run: Run, error: Exception) -> RunError:
     )
 
 
-def _built(run: Run) -> Built:
+def _spec(run: Run) -> ModelSpec:
     texts = dict.fromkeys(("kind", "preprocess", "encoder", "module", "backbone", "fit"), str)
     fields = _fields(run, "model.json", shape=list, inputs=list, side=int, **texts)
-    try:
-        built = Built(**fields | {name: tuple(fields[name]) for name in ("shape", "inputs")})
-        check_choice(built.kind, get_args(Kind), "kind")
-        if built.kind == "photographs":
-            check_photo_options(built.side, built.fit, workers=None)
-    except (InputError, KeyError, TypeError) as error:
-        raise _misfit(run, error) from error
-    return built
+    with _explaining(run):
+        spec = ModelSpec(**fields | {name: tuple(fields[name]) for name in ("shape", "inputs")})
+        check_choice(spec.kind, get_args(Kind), "kind")
+        if spec.kind == "photographs":
+            check_photo_options(spec.side, spec.fit, workers=None)
+    return spec
 
 
 def _fields(run: Run, name: str, **kinds: type[Any]) -> dict[str, Any]:
-    """A JSON object of a run, the fields of which are of these kinds where they are there."""
+    """A JSON object of a run; fields of other types than these ``kinds`` are refused."""
     found = run.read(name)
     if not isinstance(found, dict):
         raise RunError(f"{run.path / name} is damaged: it holds no fields. Start again with another --out.")
@@ -158,45 +194,45 @@ def _fields(run: Run, name: str, **kinds: type[Any]) -> dict[str, Any]:
     return found
 
 
-def _check_module(run: Run, built: Built, own: nn.Module | None) -> None:
-    if built.module and own is None:
+def _check_module(run: Run, spec: ModelSpec, own: nn.Module | None) -> None:
+    if spec.module and own is None:
         raise InputError(
-            f"{run.path} was trained with a module of your own ({built.module}), which a run does not hold: build it "
+            f"{run.path} was trained with a module of your own ({spec.module}), which a run does not hold. Build it "
             "again and pass it as semimetric.load(..., encoder=module)."
         )
-    if own is not None and not built.module:
-        raise InputError(f"{run.path} was trained with the encoder {built.encoder!r}, which it holds. Pass no other.")
+    if own is not None and not spec.module:
+        raise InputError(f"{run.path} was trained with the encoder {spec.encoder!r}, which it holds. Pass no other.")
 
 
 def _encoder(
-    run: Run, built: Built, tensors: dict[str, Tensor], own: nn.Module | None, device: torch.device
+    run: Run, spec: ModelSpec, tensors: dict[str, Tensor], own: nn.Module | None, device: torch.device
 ) -> nn.Module | None:
-    if built.encoder == "none":
+    if spec.encoder == "none":
         return None
     weights = under("encoder.", tensors)
     with _fitting(run, "model.safetensors"):
         if own is None:
-            network = rebuild_encoder(built.encoder, built.inputs, weights, init="he")
+            network = rebuild_encoder(spec.encoder, spec.inputs, weights, init="he")
         else:
             network = copy.deepcopy(own)
             network.load_state_dict(weights)
     return network.to(device).eval()
 
 
-def _sight(run: Run, built: Built) -> Sight | None:
-    if not built.side:
+def _transform(run: Run, spec: ModelSpec) -> PhotoTransform | None:
+    if not spec.side:
         return None
-    if not built.backbone:
-        return Sight(built.side, built.fit)
+    if not spec.backbone:
+        return PhotoTransform(spec.side, spec.fit)
     tensors, _ = run.read_tensors("backbone.safetensors")
     with _fitting(run, "backbone.safetensors"):
-        network = rebuild_encoder(built.backbone, (3, built.side, built.side), tensors)
-    return Sight(built.side, built.fit, network.eval())
+        network = rebuild_encoder(spec.backbone, (3, spec.side, spec.side), tensors)
+    return PhotoTransform(spec.side, spec.fit, network.eval())
 
 
 @contextmanager
 def _fitting(run: Run, name: str) -> Iterator[None]:
-    """Say of weights that torch cannot put into a network which they are."""
+    """Name the file whose weights do not fit the network."""
     try:
         yield
     except RuntimeError as error:
@@ -204,31 +240,31 @@ def _fitting(run: Run, name: str) -> Iterator[None]:
         raise RunError(f"{run.path / name} does not fit its network: {mismatch}") from error
 
 
-def _examples(run: Run, model: Model, built: Built) -> tuple[Learned, Examples]:
+def _with_examples(run: Run, model: Model, spec: ModelSpec) -> FittedModel:
     tensors, state = run.read_tensors("examples.safetensors")
     if state is not None and state["model"] != sha256_of(run.path / "model.safetensors"):
         raise RunError(
-            f"the examples in {run.path} are not embedded by the model that is there now: training went on after it "
-            "had been interrupted, and has not ended. Continue it with the same 'semimetric fit' and --resume."
+            f"the embeddings in {run.path} are not those of its model: training went on after an interruption and has "
+            "not ended. Continue it with the same 'semimetric fit' and --resume."
         )
     texts = dict.fromkeys(("source", "label_column", "id_column"), str)
     listed = _fields(run, "examples.json", names=list, classes=list, columns=list, **texts)
     lists = {name: tuple(listed.pop(name)) for name in ("names", "classes", "columns")}
-    examples = Examples(**listed | lists)
+    examples = ExampleNames(**listed | lists)
     posteriors = Posteriors(tensors["classes"], tensors["shares"], tensors["confidence"])
     facts = _fields(run, "result.json") if run.has("result.json") else {}
-    learned = Learned(model, built, tensors["embeddings"], tensors["labels"], posteriors, facts)
-    _check_examples(run, learned, examples)
-    return learned, examples
+    fitted = FittedModel(model, spec, tensors["embeddings"], tensors["labels"], posteriors, examples, facts)
+    _check_examples(run, fitted)
+    return fitted
 
 
-def _check_examples(run: Run, learned: Learned, examples: Examples) -> None:
-    """Refuse files that are not of the same examples and classes."""
-    count, classes = len(examples.names), len(examples.classes)
-    found = learned.posteriors
+def _check_examples(run: Run, fitted: FittedModel) -> None:
+    """Refuse files that do not belong to the same examples and classes."""
+    count, classes = len(fitted.examples.names), len(fitted.examples.classes)
+    found = fitted.posteriors
     shapes = {
-        "embeddings": (learned.embeddings, (count, learned.model.metric.factor.shape[1])),
-        "labels": (learned.labels, (count,)),
+        "embeddings": (fitted.embeddings, (count, fitted.model.metric.factor.shape[1])),
+        "labels": (fitted.labels, (count,)),
         "classes": (found.classes, (classes,)),
         "shares": (found.shares, (count, classes)),
         "confidence": (found.confidence, (count,)),

@@ -1,4 +1,4 @@
-"""Images as a pretrained network sees them: a vector for each, computed once and kept."""
+"""Features of a frozen network in place of images, computed once and cached in a file."""
 
 from __future__ import annotations
 
@@ -10,132 +10,78 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from semimetric.core.errors import InputError, RunError
 from semimetric.core.files import read_tensors, sha256_of, write_tensors
-from semimetric.data import Dataset, Examples, Fit, Photographs, PhotoReader, PreprocessName, build_preprocess
+from semimetric.data import Dataset, Examples, Photographs
 from semimetric.data.benchmarks.albums import Album
 from semimetric.data.photographs.images import check_photo_options
-from semimetric.encoders import build_encoder, encode
-from semimetric.pipeline.protocol import digest_of_weights
-
-PREPROCESS: PreprocessName = "imagenet"
-"""What pretrained networks expect of their images."""
-
-_BATCH = 64
-"""So many photographs are described at a time, and as many decoded meanwhile."""
+from semimetric.encoders import build_encoder
+from semimetric.encoders.photographs import PhotoTransform
+from semimetric.pipeline.plan import NetworkSettings, digest_of_weights
 
 
-def described(
-    dataset: Dataset,
-    backbone: str,
-    weights: Path | None,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    keep: Path | None = None,
-) -> Dataset:
-    """The dataset with unit descriptors (N, d) of a frozen network in place of its images.
+def described(dataset: Dataset, network: NetworkSettings, seed: int, device: torch.device | str = "cpu") -> Dataset:
+    """The dataset with unit features (N, d) of a backbone in place of its images.
 
-    Parameters
-    ----------
-    backbone, weights : name of an encoder of photographs, and the file of its weights
-        Without a file the network is random, drawn from ``seed``.
-    keep : Path, optional
-        Where descriptors are kept: they are read from there if they are of the same dataset, network and weights,
-        refused if they are of others, and written there if there are none.
+    ``network.descriptors`` names a cache file. It is read if it belongs to the same dataset, network and weights,
+    refused if it belongs to others, and written if it is not there. Without weights the network is drawn from ``seed``.
     """
     images = {name: _digest_of_examples(part) for name, part in _parts(dataset).items()}
-    origin = {"images": images} | _origin_of_network(backbone, weights, seed)
-    if keep is not None and keep.exists():
-        return _with_inputs(dataset, _kept(keep, origin)[0])
-    _check_folder(keep)
-    network = build_encoder(backbone, tuple(dataset.train.inputs.shape[1:]), seed, weights=weights)
-    seeing = seeing_bytes(network).to(device)
-    found = {name: encode(seeing, part.inputs).cpu() for name, part in _parts(dataset).items()}
-    if keep is not None:
-        write_tensors(keep, found, origin)
+    origin = {"images": images} | _origin_of_network(network, seed)
+    cache = _cache(network)
+    if cache is not None and cache.exists():
+        return _with_inputs(dataset, _cached(cache, origin)[0])
+    transform = photo_transform(network, seed, tuple(dataset.train.inputs.shape[1:]))
+    found = {name: transform.inputs(part.inputs, device) for name, part in _parts(dataset).items()}
+    if cache is not None:
+        write_tensors(cache, found, origin)
     return _with_inputs(dataset, found)
 
 
 def described_photographs(
     photographs: Photographs,
-    side: int,
-    fit: Fit,
-    backbone: str,
-    weights: Path | None,
-    seed: int = 0,
+    network: NetworkSettings,
+    seed: int,
     device: torch.device | str = "cpu",
-    keep: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:
-    """As ``described``, of photographs that are decoded as they are described and never in memory all at once.
+    """As ``described``, of photographs that are decoded batch by batch.
 
-    What is kept is told to be of these photographs by their names, labels and files, so that not one is decoded for
-    it; rows that could not be decoded are kept, too, with the reason, and are left out of the dataset again.
-
-    Parameters
-    ----------
-    side, fit : as for ``decode_image``
-    progress : callable, optional
-        Told how many photographs are described, of how many.
+    The cache is matched by names, labels and contents of the files, so that none is decoded for it. Photographs that
+    could not be decoded are in the cache with their reasons, and are left out of the dataset.
     """
-    check_photo_options(side, fit, workers=None)
-    origin: dict[str, Any] = {"side": side, "fit": fit} | _origin_of_network(backbone, weights, seed)
-    if keep is not None:
+    network = dataclasses.replace(network, side=network.side or photographs.benchmark.side)
+    check_photo_options(network.side, network.fit, workers=None)
+    origin: dict[str, Any] = {"side": network.side, "fit": network.fit} | _origin_of_network(network, seed)
+    cache = _cache(network)
+    if cache is not None:
         origin["photographs"] = {
             name: _digest_of_files(photographs, part) for name, part in photographs.parts().items()
         }
-        if keep.exists():
-            return _assembled(photographs, *_kept(keep, origin))
-    _check_folder(keep)
-    network = build_encoder(backbone, (3, side, side), seed, weights=weights).to(device)
+        if cache.exists():
+            return _assembled(photographs, *_cached(cache, origin))
+    transform = photo_transform(network, seed)
     found: dict[str, Tensor] = {}
     skipped: dict[str, dict[str, str]] = {}
     for name, part, count in photographs.counted(progress):
-        reader = PhotoReader(part.paths, side, fit, cache_bytes=_BATCH * 3 * side**2)
-        _, found[name] = describe_photos(reader, network, _BATCH, count)
-        why = reader.skipped
+        _, found[name], why = transform.read(part.paths, device, count)
+        if len(found[name]) == 0:
+            raise InputError(f"paths must name a photograph that can be decoded, and none of {len(part)} can.")
         skipped[name] = {str(row): why[path] for row, path in enumerate(part.paths) if path in why}
-    if keep is not None:
-        write_tensors(keep, found, origin | {"skipped": skipped})
+    if cache is not None:
+        write_tensors(cache, found, origin | {"skipped": skipped})
     return _assembled(photographs, found, skipped)
 
 
-def describe_photos(
-    reader: PhotoReader,
-    network: nn.Module,
-    batch_size: int = 128,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Unit descriptors (n, d) of photographs as they are read, and their rows (n,).
-
-    Nothing but what the reader may hold is in memory at a time; what cannot be decoded is in ``reader.skipped``.
-
-    Parameters
-    ----------
-    network : nn.Module
-        An encoder of photographs that are normalised by the statistics of ImageNet; it computes where it is.
-    progress : callable, optional
-        Called after each batch with how many photographs are behind it, of how many.
-    """
-    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
-    seeing = seeing_bytes(network).to(device)
-    described_rows, descriptors = [], []
-    for rows, images in reader.stream(batch_size):
-        described_rows.append(rows)
-        descriptors.append(encode(seeing, images).cpu())
-        if progress is not None:
-            progress(int(rows[-1]) + 1, len(reader))
-    if not descriptors:
-        raise InputError(f"paths must name a photograph that can be decoded, and none of {len(reader)} can.")
-    return torch.cat(described_rows), torch.cat(descriptors)
-
-
-def seeing_bytes(network: nn.Module) -> nn.Sequential:
-    """The network for images of bytes (N, 3, H, W)."""
-    scaling = build_preprocess(PREPROCESS, torch.zeros(1, 3, 1, 1, dtype=torch.uint8))
-    return nn.Sequential(scaling, network).train(network.training)
+def photo_transform(network: NetworkSettings, seed: int, shape: tuple[int, ...] = ()) -> PhotoTransform:
+    """How photographs become model inputs: images of ``network.side``, or features of its backbone."""
+    if not network.backbone:
+        return PhotoTransform(network.side, network.fit)
+    shape = shape or (3, network.side, network.side)
+    backbone = build_encoder(network.backbone, shape, seed, weights=network.weights_file())
+    return PhotoTransform(network.side, network.fit, backbone)
 
 
 def _parts(dataset: Dataset) -> dict[str, Examples]:
@@ -148,7 +94,7 @@ def _with_inputs(dataset: Dataset, inputs: dict[str, Tensor]) -> Dataset:
 
 
 def _assembled(photographs: Photographs, found: dict[str, Tensor], skipped: dict[str, dict[str, str]]) -> Dataset:
-    """The dataset of descriptors of those photographs whose rows were not skipped."""
+    """The dataset of features of all photographs that were not skipped."""
     examples: list[Examples] = []
     reasons: dict[Path, str] = {}
     for name, part in photographs.parts().items():
@@ -160,12 +106,23 @@ def _assembled(photographs: Photographs, found: dict[str, Tensor], skipped: dict
     return photographs.dataset(train, test, reasons)
 
 
-def _origin_of_network(backbone: str, weights: Path | None, seed: int) -> dict[str, str]:
-    """What network descriptors are of; those of the same images and network are the same."""
+def _origin_of_network(network: NetworkSettings, seed: int) -> dict[str, str]:
+    """What identifies the network of cached features."""
+    weights = network.weights_file()
     return {
-        "backbone": backbone,
+        "backbone": network.backbone,
         "weights": digest_of_weights(weights) if weights is not None else f"random from seed {seed}",
     }
+
+
+def _cache(network: NetworkSettings) -> Path | None:
+    """The cache file, in a folder that is there."""
+    if not network.descriptors:
+        return None
+    path = Path(network.descriptors)
+    if not path.exists() and not path.parent.is_dir():
+        raise InputError(f"descriptors {str(path)!r} cannot be kept: there is no folder {str(path.parent)!r}. Make it.")
+    return path
 
 
 def _digest_of_files(photographs: Photographs, part: Album) -> str:
@@ -188,8 +145,8 @@ def _digest_of_examples(examples: Examples) -> str:
     return digest.hexdigest()
 
 
-def _kept(path: Path, origin: dict[str, Any]) -> tuple[dict[str, Tensor], Any]:
-    """The descriptors in a file, which must be of ``origin``, and the rows that were skipped for them."""
+def _cached(path: Path, origin: dict[str, Any]) -> tuple[dict[str, Tensor], Any]:
+    """The features in a cache file, which must be of ``origin``, and the rows that were skipped."""
     try:
         tensors, found = read_tensors(path)
     except RunError as error:
@@ -204,8 +161,3 @@ def _kept(path: Path, origin: dict[str, Any]) -> tuple[dict[str, Tensor], Any]:
             "file, or remove this one."
         )
     return tensors, found.get("skipped")
-
-
-def _check_folder(path: Path | None) -> None:
-    if path is not None and not path.parent.is_dir():
-        raise InputError(f"descriptors {str(path)!r} cannot be kept: there is no folder {str(path.parent)!r}. Make it.")

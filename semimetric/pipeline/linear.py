@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from semimetric.core.arrays import as_tensor, check_features, check_labels
-from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError
-from semimetric.methods import METHODS, build_method, method_names
+from semimetric.core.settings import build_settings
+from semimetric.methods import METHODS, Method
 from semimetric.metric import Metric
 
 SMALLEST, LARGEST = 1e-60, 1e60
@@ -63,32 +63,40 @@ def learn_metric(
     Features are scaled to a mean squared distance of 2, that of unit vectors at right angles, and the metric is scaled
     back, so that hyper-parameters mean the same for features of any unit.
     """
-    check_choice(method, method_names(), "method")
-    if not METHODS[method].learns_without_network:
+    kind = METHODS.find(method)
+    if "components" in settings:
+        raise InputError("components is called n_components here; pass n_components alone.")
+    width = as_tensor(features, "features").shape[-1]
+    values = settings | linear_components(method, n_components, width)
+    fit = fit_metric(kind(build_settings(kind.Settings, values, f"method {method!r}")), features, labels, seed)
+    for sentence in fit.guards.values():
+        warnings.warn(sentence, GuardWarning, stacklevel=2)
+    return fit
+
+
+def fit_metric(method: Method[Any], features: Any, labels: Any, seed: int) -> LinearFit:
+    """As ``learn_metric``, by a method that is built already; guards are returned and not warned of."""
+    if not method.learns_without_network:
         linear = [name for name, kind in METHODS.items() if kind.learns_without_network]
         raise InputError(
-            f"method {method!r} learns nothing from labels on vectors as they are: it trains a network. Use Trainer "
-            f"with an encoder, for vectors such as build_encoder('mlp', ...), or one of {', '.join(linear)} here."
+            f"method {method.name!r} trains a network and learns no metric on vectors. Use Trainer with an encoder, "
+            f"such as build_encoder('mlp', ...), or one of {', '.join(linear)} here."
         )
     points = _exact(features)
     known = check_labels(labels, len(points)).to(points.device)
     scale = float(points.var(0, correction=0).sum().rsqrt())
-    learner = build_method(method, **_with_components(method, settings, n_components, points.shape[1]))
-    learner.check_labels(known)
+    method.check_labels(known)
     unlabelled = int((known < 0).sum())
-    learner.check_working_set(len(points) - unlabelled, unlabelled)
+    method.check_working_set(len(points) - unlabelled, unlabelled)
     scaled = scale * (points - points.mean(0))
     generator = torch.Generator().manual_seed(seed)
-    start = learner.initial_metric(points.shape[1], generator, lambda: (scaled, known)).to(points.device)
-    learned = learner.update_metric(start, scaled, learner.constraints(scaled, known))
-    guards = learner.take_guards()
-    for sentence in guards.values():
-        warnings.warn(sentence, GuardWarning, stacklevel=2)
-    return LinearFit(Metric(scale * learned.factor), guards)
+    start = method.initial_metric(points.shape[1], generator, lambda: (scaled, known)).to(points.device)
+    learned = method.update_metric(start, scaled, method.constraints(scaled, known))
+    return LinearFit(Metric(scale * learned.factor), method.take_guards())
 
 
 def _exact(features: Any) -> Tensor:
-    """Features in float64, of a size that can be squared."""
+    """Features in float64; their squares must be ordinary numbers."""
     given = as_tensor(features, "features")
     points = check_features(given if given.is_floating_point() else given.double()).double()
     largest = float(points.abs().max())
@@ -99,20 +107,18 @@ def _exact(features: Any) -> Tensor:
     return points
 
 
-def _with_components(method: str, settings: dict[str, Any], n_components: int | None, width: int) -> dict[str, Any]:
-    """The settings with ``n_components`` under the name that methods know.
+def linear_components(method: str, n_components: int | None, width: int) -> dict[str, int]:
+    """The setting ``components`` for a metric on ``width`` features, where it is not the method's default.
 
-    A method that has a width by default keeps at most half of the features: an orthonormal L of all of them is no
-    metric of its own.
+    A method with a width by default keeps at most half of the features: an orthonormal L of all of them is no metric
+    of its own.
     """
-    if "components" in settings:
-        raise InputError("components is called n_components here; pass n_components alone.")
     if n_components is not None:
         whole = isinstance(n_components, int | np.integer) and not isinstance(n_components, bool)
         if not whole or not 1 <= n_components <= width:
             raise InputError(
                 f"n_components must be a whole number from 1 to {width}, the number of features, got {n_components!r}."
             )
-        return settings | {"components": n_components}
+        return {"components": int(n_components)}
     widest = getattr(METHODS[method].Settings(), "components", 0)
-    return settings | {"components": min(widest, max(1, width // 2))} if widest else settings
+    return {"components": min(widest, max(1, width // 2))} if widest else {}

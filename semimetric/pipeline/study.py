@@ -60,7 +60,9 @@ class Unwatched:
         """Say nothing."""
 
 
-def tune(problem: Problem, folder: Path, trials: int, seed: int = 0, watcher: Watcher | None = None) -> dict[str, Any]:
+def run_study(
+    problem: Problem, folder: Path, trials: int, seed: int = 0, watcher: Watcher | None = None
+) -> dict[str, Any]:
     """Run trials until the study in ``folder`` has ``trials`` finished ones, and return the best settings.
 
     The first trial is of the settings that are in force without tuning. A study that was interrupted continues as if it

@@ -1,4 +1,4 @@
-"""What is tuned: the settings that are tried for each method, and how they score on validation data alone."""
+"""Tuning problems: which settings are tried, and how they score on held-out training data."""
 
 from __future__ import annotations
 
@@ -15,67 +15,40 @@ from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
 from semimetric.core.space import Range, Space
-from semimetric.data import apply_in_chunks, build_preprocess
 from semimetric.encoders import encode
-from semimetric.methods import build_method
+from semimetric.methods import METHODS
 from semimetric.metric import Metric
-from semimetric.pipeline.choice import settings_for
-from semimetric.pipeline.experiment import encoder_of, load_examples, plan, prepare, pretrain_encoder
-from semimetric.pipeline.learn import Task, encoder_for, learn
+from semimetric.pipeline.data import FitData, benchmark_data, load_examples
+from semimetric.pipeline.fit import build_trainer, fit, prepare, pretrain_encoder
 from semimetric.pipeline.linear import GuardWarning
+from semimetric.pipeline.own import OwnData, OwnRequest
+from semimetric.pipeline.plan import Plan
+from semimetric.pipeline.resolve import resolve_benchmark, resolve_own
 from semimetric.pipeline.study import Problem, Report, Trial
 from semimetric.training import Progress, Silent, Trainer, TrainingData
 from semimetric.training.data import data_for
 from semimetric.training.selection import validation_score
 
 WITHHELD_SHARE = 0.15
-"""Of a benchmark's training data so much judges, where its settings withhold nothing themselves."""
+"""Share of a benchmark's training data that is held out, where its settings hold out nothing."""
 
 HIDDEN_SHARE = 1 / 3
 FEWEST_HIDDEN = 2
-"""Of the labels of each class so many are hidden to judge by, at least two: one has no other to be near to."""
+"""Share of the labels of each class that is hidden on own data, and the fewest: one alone has no neighbour."""
 
-_LR: Space = {"lr": Range(1e-4, 1e-2, log=True)}
-_SLOW: Space = {"lr": Range(1e-10, 1e-5, log=True)}
-_GRAPH: Space = {"k": Range(3, 20), "gamma": Range(0.8, 0.995)}
-_LAPLACIAN: Space = {"k": Range(3, 20), "graph_weight": Range(0.1, 30.0, log=True), "ridge": Range(0.01, 3.0, log=True)}
-_PAIRS: Space = {"graph_weight": Range(0.1, 30.0, log=True), "dissimilar_weight": Range(0.1, 10.0, log=True)}
-
-SPACES: dict[str, Space] = {
-    "consensus": _LR
-    | _GRAPH
-    | {
-        "head_share": Range(0.0, 1.0),
-        "instance": Range(0.0, 1.0),
-        "contrast_temperature": Range(0.05, 0.3, log=True),
-        "selective": (True, False),
-    },
-    "affinity-triplets": _SLOW | _GRAPH | {"alpha": Range(30.0, 55.0)},
-    "lrml": _SLOW | _LAPLACIAN,
-    "isdml": _SLOW | _LAPLACIAN,
-    "seraph": _SLOW
-    | {"eta": Range(1.0, 300.0, log=True), "trace_weight": Range(1e-4, 0.1, log=True), "mu": Range(0.1, 3.0, log=True)},
-    "apllr": _SLOW | _GRAPH | _PAIRS | {"shrinkage": Range(0.3, 0.95)},
-    "apit": _SLOW | _GRAPH | _PAIRS | {"slack": Range(0.05, 1.0, log=True)},
-    "triplet": _LR | {"margin": Range(0.05, 0.5)},
-    "angular": _LR | {"alpha": Range(30.0, 55.0)},
-    "exemplar": _LR,
-    "rotation": {"lr": Range(1e-5, 1e-2, log=True)},
-    "instance": _LR | {"temperature": Range(0.05, 0.5, log=True)},
-    "deepcluster": _LR | {"clusters": Range(5, 200, log=True)},
-    "synthetic": {"lr": Range(1e-7, 1e-3, log=True), "alpha": Range(30.0, 55.0)},
-}
-"""What is tried for each method; without a network there is no learning rate."""
+Replan = Callable[..., Plan]
+"""Settings to the plan that they make."""
 
 
 def space_for(method: str, given: Iterable[str], examples: int, network: bool = True) -> Space:
-    """What is tried of a method on so many examples; settings that are given stay as they are."""
+    """The search space of a method on so many examples, without the settings that are given."""
+    known = METHODS[method].space
     fixed = {*given} if network else {*given, "lr"}
-    space = {name: values for name, values in SPACES[method].items() if name not in fixed}
+    space = {name: values for name, values in known.items() if name not in fixed}
     if not space:
         raise InputError(
-            f"nothing is left to choose: of method {method!r} the settings {', '.join(SPACES[method])} are tried, and "
-            "all of them are given. Leave one out."
+            f"nothing is left to choose: of method {method!r} the settings {', '.join(known)} are tried, and all of "
+            "them are given. Leave one out."
         )
     neighbors = space.get("k")
     return space | {"k": neighbors.up_to(examples - 1)} if isinstance(neighbors, Range) else space
@@ -83,18 +56,18 @@ def space_for(method: str, given: Iterable[str], examples: int, network: bool = 
 
 @dataclass(frozen=True)
 class Judge:
-    """Examples whose labels training never sees: inputs (N, ...) as the encoder takes them, labels (N,)."""
+    """Held-out examples: scaled inputs (N, ...) and labels (N,)."""
 
     inputs: Tensor
     labels: Tensor
 
     def score(self, encoder: nn.Module, metric: Metric) -> float:
-        """The mean of NMI and Recall@1; nothing for an embedding that is a single point."""
+        """The mean of NMI and Recall@1."""
         return score_of(metric.transform(encode(encoder, self.inputs)), self.labels)
 
 
 def score_of(embeddings: Tensor, labels: Tensor) -> float:
-    """The mean of NMI and Recall@1 of embeddings (N, l); nothing where they are a single point."""
+    """The mean of NMI and Recall@1 of embeddings (N, l); 0 for an embedding that is a single point."""
     if bool((embeddings == embeddings[0]).all()):
         return 0.0
     return validation_score(embeddings, labels)[0][0]
@@ -109,100 +82,85 @@ def benchmark_problem(
     data_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Problem:
-    """A method on a benchmark dataset, judged by training data that is withheld: the settings' share, else 15 %.
+    """A method on a benchmark, scored on held-out training data: the settings' share, else 15 %.
 
     The test set is left out before anything is prepared.
     """
-    first = plan(dataset, method, seed, **given)
-    share = first.protocol.validation_share or WITHHELD_SHARE
-    withholding = dataclasses.replace(first, protocol=dataclasses.replace(first.protocol, validation_share=share))
-    examples = load_examples(withholding, data_dir, device, progress)
-    whole = prepare(withholding, dataclasses.replace(examples, test=examples.test.subset([])), device).data
+
+    def replan(**settings: Any) -> Plan:
+        return resolve_benchmark(dataset, method, seed, **given | settings)
+
+    first = replan()
+    assert first.split is not None
+    share = first.split.validation_share or WITHHELD_SHARE
+    withholding = dataclasses.replace(first, split=dataclasses.replace(first.split, validation_share=share))
+    data = benchmark_data(withholding, load_examples(withholding, data_dir, device, progress))
+    whole = prepare(withholding, dataclasses.replace(data, test=None), device).training
     assert whole.validation_inputs is not None
     assert whole.validation_labels is not None
     judge = Judge(whole.validation_inputs, whole.validation_labels)
-    data = whole if first.training.selection == "validation" else TrainingData(whole.inputs, whole.labels)
-    space, start = _around(space_for(method, given, len(data.inputs)), first.method_settings, first.training)
-
-    def run(settings: dict[str, Any], report: Report) -> float:
-        experiment = plan(dataset, method, seed, **given | settings)
-
-        def trainer(progress: Progress) -> Trainer:
-            learner = build_method(method, **dataclasses.asdict(experiment.method_settings))
-            encoder = encoder_of(experiment, tuple(data.inputs.shape[1:]))
-            built = Trainer(encoder, learner, data, experiment.training, seed, device, progress=progress)
-            pretrain_encoder(experiment, built)
-            return built
-
-        return judged(trainer, judge, report)
-
+    seen = whole if first.training.selection == "validation" else TrainingData(whole.inputs, whole.labels)
+    space, start = _around(space_for(method, given, len(seen.inputs)), first)
     about = {"dataset": dataset, "method": method, "given": given}
+    return Problem(space, start, about, _network_trial(replan, seen, judge, device))
+
+
+def own_problem(request: OwnRequest, own: OwnData, device: torch.device) -> Problem:
+    """A method on a user's own data, scored on a third of the labels of each class, which are hidden.
+
+    Their examples stay in the training data as unlabelled ones.
+    """
+    data, given = own.data, request.settings
+    rows = hidden_rows(data.labels, torch.Generator().manual_seed(request.seed))
+    seen = dataclasses.replace(data, labels=data.labels.index_fill(0, rows, -1))
+
+    def replan(**settings: Any) -> Plan:
+        asked = (request.method, request.seed, request.fine_tune)
+        return resolve_own(data.kind, data.shape, seen.labels, device, *asked, **given | settings)
+
+    first = replan()
+    space = space_for(request.method, given, len(data.labels), network=not first.is_linear)
+    space, start = _around(space, first)
+    if first.is_linear:
+        run = _linear_trial(replan, seen, data.labels, rows, device)
+    else:
+        training = prepare(first, seen, device).training
+        labels = data.labels.to(device)
+        data_for(METHODS[first.method](), dataclasses.replace(training, labels=labels))  # refuses what fit would refuse
+        run = _network_trial(replan, training, Judge(training.inputs[rows], labels[rows]), device)
+    about = {"data": _digest(data), "method": request.method, "given": given}
     return Problem(space, start, about, run)
 
 
-def own_problem(task: Task, given: dict[str, Any], device: torch.device) -> Problem:
-    """A method on a user's own data, judged by a third of the labels of each class, which are hidden.
-
-    Their examples stay, unlabelled, as others are that ``fit`` learns from.
-    """
-    rows = hidden_rows(task.labels, torch.Generator().manual_seed(task.seed))
-    linear = task.choice.encoder == "none"
-    seen = dataclasses.replace(task, labels=task.labels.index_fill(0, rows, -1), changes=_with_width(task))
-    in_force = settings_for(task.method, task.material(), seen.labels, seen.changes, linear)
-    space, start = _around(space_for(task.method, given, len(task.labels), network=not linear), *in_force)
-    run = _linear_trial(seen, task.labels, rows, device) if linear else _network_trial(seen, task.labels, rows, device)
-    return Problem(space, start, {"data": _digest(task), "method": task.method, "given": given}, run)
-
-
-def _with_width(task: Task) -> dict[str, Any]:
-    """The changes with the width of the embedding under the name that methods with a network know."""
-    if task.n_components is None or task.choice.encoder == "none":
-        return task.changes
-    return task.changes | {"components": task.n_components}
-
-
-def _linear_trial(seen: Task, labels: Tensor, rows: Tensor, device: torch.device) -> Trial:
+def _linear_trial(replan: Replan, seen: FitData, labels: Tensor, rows: Tensor, device: torch.device) -> Trial:
     """A metric on the vectors themselves, learned once and scored once."""
 
     def run(settings: dict[str, Any], report: Report) -> float:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GuardWarning)
-            learned = learn(dataclasses.replace(seen, changes=seen.changes | settings), device)
-        return score_of(learned.embeddings[rows], labels[rows])
+            fitted = fit(replan(**settings), seen, device)
+        return score_of(fitted.embeddings[rows], labels[rows])
 
     return run
 
 
-def _network_trial(seen: Task, labels: Tensor, rows: Tensor, device: torch.device) -> Trial:
-    scaled = apply_in_chunks(build_preprocess(seen.choice.preprocess, seen.inputs), seen.inputs)
-    data_for(build_method(seen.method), TrainingData(scaled, labels))  # what fit would refuse is refused here
-    data, judge = TrainingData(scaled, seen.labels), Judge(scaled[rows].to(device), labels[rows].to(device))
+def _network_trial(replan: Replan, data: TrainingData, judge: Judge, device: torch.device) -> Trial:
+    """Train, report the score of every epoch, and return that of the model that is kept."""
 
     def run(settings: dict[str, Any], report: Report) -> float:
-        built, training = settings_for(seen.method, seen.material(), seen.labels, seen.changes | settings)
-
-        def trainer(progress: Progress) -> Trainer:
-            learner = build_method(seen.method, **dataclasses.asdict(built))
-            encoder = encoder_for(seen.choice, tuple(seen.inputs.shape[1:]), seen.seed)
-            return Trainer(encoder, learner, data, training, seen.seed, device, progress=progress)
-
-        return judged(trainer, judge, report)
+        plan, listener = replan(**settings), _Reporting(judge, report)
+        trainer = listener.trainer = build_trainer(plan, data, device, listener)
+        pretrain_encoder(plan, trainer)
+        result = trainer.fit()
+        if result.interrupted:
+            raise KeyboardInterrupt
+        return judge.score(result.encoder, result.metric)
 
     return run
-
-
-def judged(build: Callable[[Progress], Trainer], judge: Judge, report: Report) -> float:
-    """Train, report the score of every epoch, and return that of the model that is kept."""
-    listener = _Reporting(judge, report)
-    listener.trainer = build(listener)
-    result = listener.trainer.fit()
-    if result.interrupted:
-        raise KeyboardInterrupt
-    return judge.score(result.encoder, result.metric)
 
 
 class _Reporting(Silent):
-    """Scores the model after every epoch."""
+    """Reports the score of the model after every epoch."""
 
     trainer: Trainer
 
@@ -211,16 +169,16 @@ class _Reporting(Silent):
         self._report = report
 
     def epoch(self, record: dict[str, Any]) -> None:
-        """Report the score of an epoch; before the first there is nothing to compare."""
+        """Score an epoch from the first on."""
         if record["epoch"]:
             self._report(record["epoch"], self._judge.score(self.trainer.encoder, self.trainer.metric))
 
     def warn(self, message: str) -> None:
-        """A trial may go wrong; its score says so."""
+        """Say nothing: the score of a trial shows what went wrong."""
 
 
 def hidden_rows(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Rows of a third of the labels of each class, at least two, which leaves as many; other classes hide none."""
+    """Rows of a third of the labels of each class, at least two. A class with fewer than four labels hides none."""
     drawn = []
     for name in torch.unique(labels[labels >= 0]):
         rows = (labels == name).nonzero().flatten()
@@ -229,26 +187,26 @@ def hidden_rows(labels: Tensor, generator: torch.Generator) -> Tensor:
             drawn.append(rows[torch.randperm(len(rows), generator=generator)[:count]])
     if len(drawn) < 2:
         raise InputError(
-            f"tuning judges by hidden labels and needs {2 * FEWEST_HIDDEN} labels in each of two classes at least. "
+            f"tuning scores hidden labels, and needs at least {2 * FEWEST_HIDDEN} labels in each of two classes. "
             "Label more examples, or keep the default settings."
         )
     return torch.cat(drawn).sort().values
 
 
-def _around(space: Space, *settings: Any) -> tuple[Space, dict[str, Any]]:
-    """The space, stretched to hold the values that settings have, and those values.
+def _around(space: Space, plan: Plan) -> tuple[Space, dict[str, Any]]:
+    """The space, stretched to the values in force, and those values.
 
-    A learning rate of 0 freezes the network, and no other is tried then.
+    A learning rate of 0 freezes the network; then no other is tried.
     """
-    values = {name: value for kind in settings for name, value in dataclasses.asdict(kind).items()}
+    values = dataclasses.asdict(plan.training) | dataclasses.asdict(plan.method_settings)
     start = {name: values[name] for name in space if (name, values[name]) != ("lr", 0.0)}
     tried = {name: space[name] for name in start}
     return {n: v.with_value(start[n]) if isinstance(v, Range) else v for n, v in tried.items()}, start
 
 
-def _digest(task: Task) -> str:
-    """Of the examples and labels: a study is continued on the same data alone."""
-    digest = hashlib.sha256(str(tuple(task.inputs.shape)).encode())
-    for tensor in (task.inputs, task.labels):
+def _digest(data: FitData) -> str:
+    """SHA-256 of inputs and labels: a study continues on the same data only."""
+    digest = hashlib.sha256(str(tuple(data.inputs.shape)).encode())
+    for tensor in (data.inputs, data.labels):
         digest.update(tensor.cpu().contiguous().numpy().data)
     return digest.hexdigest()

@@ -24,9 +24,9 @@ from semimetric.core.errors import InputError, RunError
 from semimetric.core.files import write_atomically
 from semimetric.data import Preprocess, apply_in_chunks, build_preprocess
 from semimetric.encoders import RMAC, encode, features_of, output_width
-from semimetric.estimators.runs import Loaded
 from semimetric.metric import Metric
-from semimetric.serve.bulk import new_examples
+from semimetric.model.folder import LoadedRun
+from semimetric.serve.embed import new_examples
 
 OPSET = 18
 """Version of ONNX's operators: the first that averages where it makes images smaller, as R-MAC does."""
@@ -285,8 +285,8 @@ def _session(runtime: ModuleType, file: Path) -> Any:
     return runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
 
 
-class Described(nn.Module):
-    """A pretrained network, kept as it is, and the encoder of its unit descriptors, as one."""
+class WithBackbone(nn.Module):
+    """A frozen network and the encoder of its unit features, as one network."""
 
     def __init__(self, backbone: nn.Module, encoder: nn.Module) -> None:
         super().__init__()
@@ -299,18 +299,18 @@ class Described(nn.Module):
         return features
 
 
-def export_run(loaded: Loaded, out: Path, check: Path | None = None, tolerance: float = 1e-4) -> dict[str, Any]:
+def export_run(loaded: LoadedRun, out: Path, check: Path | None = None, tolerance: float = 1e-4) -> dict[str, Any]:
     """The model of a run as one ONNX file, checked on the run's own examples or on those in ``check``."""
-    model = loaded.estimator.learned_.model
-    examples = _some_inputs(loaded, str(check or loaded.examples.source))
+    model = loaded.fitted.model
+    examples = _some_inputs(loaded, str(check or loaded.fitted.examples.source))
     preprocess, encoder = model.preprocess, model.encoder
-    if model.sight is not None and model.sight.network is not None:
+    if model.transform is not None and model.transform.network is not None:
         assert encoder is not None
-        preprocess, encoder = build_preprocess("imagenet", examples), Described(model.sight.network, encoder)
+        preprocess, encoder = build_preprocess("imagenet", examples), WithBackbone(model.transform.network, encoder)
     return export_onnx(preprocess, encoder, model.metric, examples, out, tolerance) | {"out": str(out)}
 
 
-def _some_inputs(loaded: Loaded, source: str) -> Tensor:
+def _some_inputs(loaded: LoadedRun, source: str) -> Tensor:
     """The first examples of a folder or table, as the graph is to take them."""
     if not source or not Path(source).exists():
         where = f"are not in {source!r}" if source else "were never in a folder or table"
@@ -319,11 +319,11 @@ def _some_inputs(loaded: Loaded, source: str) -> Tensor:
             "--check."
         )
     found = new_examples(loaded, Path(source))
-    sight = loaded.estimator.learned_.model.sight
-    if found.paths is None or sight is None:
+    transform = loaded.fitted.model.transform
+    if found.paths is None or transform is None:
         assert found.features is not None
         return found.features[:EXAMPLES]
-    _, images, skipped = dataclasses.replace(sight, network=None).read(found.paths[:EXAMPLES], torch.device("cpu"))
+    _, images, skipped = dataclasses.replace(transform, network=None).read(found.paths[:EXAMPLES], torch.device("cpu"))
     if len(images) == 0:
         raise InputError(f"none of the first photographs in {source} can be decoded ({next(iter(skipped.values()))}).")
     return images

@@ -135,7 +135,7 @@ class Run:
         """
         begun = self.has("checkpoint.safetensors") or any(record.get("epoch") != 0 for record in self.history())
         needed = ["checkpoint.safetensors", "model.safetensors", "preprocess.safetensors"]
-        needed += ["initial.json"] if "dataset" in self.config() else []
+        needed += ["initial.json"] if self.config().get("kind") == "benchmark" else []
         lost = [name for name in needed if begun and not self.has(name)]
         if lost:
             raise RunError(

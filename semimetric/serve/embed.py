@@ -1,4 +1,4 @@
-"""New examples through the model of a run, however many: embeddings that can be interrupted, and labels."""
+"""New examples of a run: read, embedded in chunks, and written to a file; an interrupted command continues."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from semimetric.core.files import (
 from semimetric.data import Collection, read_collection
 from semimetric.data.readers.tables import TABLE_SUFFIXES, read_features
 from semimetric.data.samples import Kind
-from semimetric.estimators.runs import Loaded, digest_of, read_kept, samples_of, subset
+from semimetric.model.folder import LoadedRun
+from semimetric.pipeline.data import digest_of, read_inputs, subset
 from semimetric.training import Progress, Silent
 
 CHUNK = 512
@@ -47,12 +48,12 @@ WANTED = {
     "vectors": "a table (.csv, .tsv, .npz, .npy, .parquet)",
     "images": "a table (.npy, ...) with the values of an image in each row",
 }
-"""What a run was trained on with what may be given to it, and how to say so."""
+"""Kinds of training examples with the kinds of new ones that fit, and what to ask for."""
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """Names (n,) and embeddings (n, l) of what could be read, and why the rest could not."""
+    """Names (n,) and embeddings (n, l) of the examples that could be read, and reasons for the others."""
 
     names: tuple[str, ...]
     embeddings: Tensor
@@ -60,61 +61,61 @@ class Embedded:
 
 
 def new_examples(
-    loaded: Loaded, source: Path, label_column: str | None = None, id_column: str | None = None
+    loaded: LoadedRun, source: Path, label_column: str | None = None, id_column: str | None = None
 ) -> Collection:
-    """New examples for a run, from a folder or table; of a table with named columns, those that the run knows."""
+    """New examples for a run, from a folder or table; of a table, the columns that the run was trained on."""
     if source.is_dir() or source.suffix.lower() in TABLE_SUFFIXES:
         check_kind(loaded, "photographs" if source.is_dir() else "vectors")
-    known = loaded.examples
+    known = loaded.fitted.examples
     if known.columns and source.suffix.lower() in (".csv", ".tsv", ".parquet"):
         return check_fits(loaded, read_features(source, known.columns, id_column, known.id_column or None))
     return check_fits(loaded, read_collection(source, label_column=label_column, id_column=id_column))
 
 
-def check_fits(loaded: Loaded, collection: Collection) -> Collection:
-    """The collection with the columns that the run was trained on, in their order; another kind is refused."""
-    built = loaded.estimator.learned_.built
+def check_fits(loaded: LoadedRun, collection: Collection) -> Collection:
+    """The collection in the shape that the run was trained on; other kinds and widths are refused."""
+    shape = loaded.fitted.spec.shape
     check_kind(loaded, "photographs" if collection.paths is not None else "vectors")
     if collection.features is None:
         return collection
     features = collection.features
-    if features.shape[1] != prod(built.shape):
+    if features.shape[1] != prod(shape):
         raise InputError(
-            f"the run was trained on {prod(built.shape)} features, and these have {features.shape[1]}. Give the same "
+            f"the run was trained on {prod(shape)} features, and these have {features.shape[1]}. Give the same "
             "features in the same order."
         )
     return dataclasses.replace(
-        collection, features=features.reshape(-1, *built.shape), columns=loaded.examples.columns or collection.columns
+        collection, features=features.reshape(-1, *shape), columns=loaded.fitted.examples.columns or collection.columns
     )
 
 
-def check_kind(loaded: Loaded, kind: Kind) -> None:
-    """Refuse another kind of data than the run was trained on; images may come as rows of a table."""
-    trained = loaded.estimator.learned_.built.kind
+def check_kind(loaded: LoadedRun, kind: Kind) -> None:
+    """Refuse another kind of data than the run was trained on. Images may be rows of a table."""
+    trained = loaded.fitted.spec.kind
     if (trained, kind) not in SAME_KIND:
         raise InputError(f"the run was trained on {trained}, and these are {kind}. Give {WANTED[trained]}.")
 
 
-def embed_chunks(loaded: Loaded, collection: Collection, progress: Progress | None = None) -> Iterator[Embedded]:
-    """The embeddings of a collection, some hundred examples at a time."""
+def embed_chunks(loaded: LoadedRun, collection: Collection, progress: Progress | None = None) -> Iterator[Embedded]:
+    """The embeddings of a collection, chunk by chunk."""
     for start in range(0, len(collection), CHUNK):
         yield embed_some(loaded, collection, range(start, min(start + CHUNK, len(collection))), progress)
 
 
-def embed_some(loaded: Loaded, collection: Collection, rows: range, progress: Progress | None = None) -> Embedded:
+def embed_some(loaded: LoadedRun, collection: Collection, rows: range, progress: Progress | None = None) -> Embedded:
     """The embeddings of some rows of a collection."""
     progress = progress or Silent()
     progress.stage("embedding", rows.start, len(collection))
-    model = loaded.estimator.learned_.model
+    model = loaded.fitted.model
     part = dataclasses.replace(subset(collection, list(rows), {}), skipped={})
-    kept, inputs = read_kept(part, samples_of(part), model.sight, model.device, Silent())
+    kept, inputs = read_inputs(part, model.transform, model.device)
     if len(kept) == 0:
         return Embedded((), torch.empty(0, model.metric.factor.shape[1]).double(), kept.skipped)
     return Embedded(kept.names, model.embed(inputs), kept.skipped)
 
 
 def embed_to(
-    loaded: Loaded,
+    loaded: LoadedRun,
     collection: Collection,
     out: Path,
     progress: Progress | None = None,
@@ -130,7 +131,7 @@ def embed_to(
     continued = (_parts_of(out) / "origin.json").exists()
     for path in (out, _names_of(out)) if out.suffix == ".npy" else (out,):
         check_output(path, inputs, overwrite or continued)
-    with _writing(out):
+    with writing(out):
         parts = _parts(loaded, collection, out)
     pieces = []
     for number, start in enumerate(range(0, len(collection), CHUNK)):
@@ -139,12 +140,12 @@ def embed_to(
             rows = range(start, min(start + CHUNK, len(collection)))
             found = embed_some(loaded, collection, rows, progress)
             state = {"names": found.names, "skipped": found.skipped}
-            with _writing(out):
+            with writing(out):
                 write_tensors(path, {"embeddings": found.embeddings}, state)
         tensors, state = read_tensors(path)
         pieces.append(Embedded(tuple(state["names"]), tensors["embeddings"], state["skipped"]))
     embedded = together(pieces, collection.skipped)
-    with _writing(out):
+    with writing(out):
         if embedded.names:
             _write(embedded, out)
         clear_leftovers(out.parent, f"{glob.escape(out.name)}*")
@@ -170,35 +171,34 @@ def check_suffix(out: Path, suffixes: tuple[str, ...]) -> None:
 
 
 def check_any(embedded: Embedded) -> None:
-    """Refuse examples none of which could be read."""
+    """Refuse a collection without a readable example."""
     if not embedded.names:
         name, reason = next(iter(embedded.skipped.items()))
         raise InputError(
-            f"none of {len(embedded.skipped)} examples can be read, so that nothing is written; the first, {name}: "
+            f"none of {len(embedded.skipped)} examples can be read, and nothing is written. The first is {name}: "
             f"{reason}."
         )
 
 
 @contextmanager
-def _writing(out: Path) -> Iterator[None]:
-    """Say of a full or locked disk which file could not be written."""
+def writing(out: Path) -> Iterator[None]:
+    """Name the file that could not be written to a full or locked disk."""
     try:
         yield
     except OSError as error:
         raise RunError(f"{out} cannot be written: {error}. Make room, or choose another --out.") from error
 
 
-def _parts(loaded: Loaded, collection: Collection, out: Path) -> Path:
-    """The folder of what is done already; one of another run or other examples is refused."""
+def _parts(loaded: LoadedRun, collection: Collection, out: Path) -> Path:
+    """The folder of finished parts; one of another run or of other examples is refused."""
     folder = _parts_of(out)
     digest = hashlib.sha256(f"{CHUNK} {digest_of(collection)}".encode())
-    digest.update(loaded.estimator.learned_.embeddings.contiguous().numpy().tobytes())
+    digest.update(loaded.fitted.embeddings.contiguous().numpy().tobytes())
     origin = {"of": digest.hexdigest()}
     if (folder / "origin.json").exists():
         if read_json(folder / "origin.json") != origin:
             raise InputError(
-                f"{folder} holds what was interrupted of another run or of other examples. Remove it, or choose "
-                "another --out."
+                f"{folder} holds parts of another run or of other examples. Remove it, or choose another --out."
             )
         return folder
     if folder.is_dir():
@@ -222,7 +222,7 @@ def _remove_parts(folder: Path) -> None:
 
 
 def together(pieces: list[Embedded], skipped: dict[str, str]) -> Embedded:
-    """Several pieces as one, with what was ``skipped`` before."""
+    """Several pieces as one; ``skipped`` was left out before."""
     return Embedded(
         tuple(name for piece in pieces for name in piece.names),
         torch.cat([piece.embeddings for piece in pieces]),
@@ -259,35 +259,3 @@ def write_table(out: Path, header: list[str], rows: Iterable[Sequence[object]]) 
     writer.writerow(header)
     writer.writerows(rows)
     write_text(out, text.getvalue())
-
-
-def predict_to(
-    loaded: Loaded,
-    collection: Collection,
-    out: Path,
-    progress: Progress | None = None,
-    inputs: Sequence[Path] = (),
-    overwrite: bool = False,
-) -> Embedded:
-    """Predict the classes of a collection and write name, label and probability of each example to a CSV file.
-
-    A file that is there is replaced with ``overwrite`` alone, and one of ``inputs`` never.
-    """
-    check_suffix(out, (".csv",))
-    check_output(out, inputs, overwrite)
-    learned, classes = loaded.estimator.learned_, loaded.examples.classes
-    learned.check_named()
-    rows: list[list[object]] = []
-    pieces = []
-    for piece in embed_chunks(loaded, collection, progress):
-        if piece.names:
-            best = learned.name(piece.embeddings).max(1)
-            named = zip(piece.names, best.indices.tolist(), best.values.tolist(), strict=True)
-            rows += [[name, classes[number], round(value, 6)] for name, number, value in named]
-        pieces.append(piece)
-    embedded = together(pieces, collection.skipped)
-    check_any(embedded)
-    with _writing(out):
-        write_table(out, ["name", "label", "probability"], rows)
-        clear_leftovers(out.parent, glob.escape(out.name))
-    return embedded

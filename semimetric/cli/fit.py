@@ -1,0 +1,274 @@
+"""``semimetric fit``: a method on a user's own data, or on a benchmark."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from semimetric.cli.console import AsJson, DataDir, Device, counted, print_json, say, showing_progress, stderr, stdout
+from semimetric.cli.options import Components, HelpAll, with_settings
+from semimetric.core.errors import InputError
+from semimetric.methods.registry import METHODS
+
+Method = Annotated[str, typer.Option(help="Method; 'semimetric methods' lists them.")]
+Dataset = Annotated[
+    str | None,
+    typer.Option(help="Benchmark dataset; 'semimetric datasets' lists them. (Default digits.)", show_default=False),
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option(help="CSV file with the labels of photographs, columns path and label.", rich_help_panel="Own data"),
+]
+LabelColumn = Annotated[
+    str | None, typer.Option(help="Column with the labels; empty is unlabelled.", rich_help_panel="Own data")
+]
+IdColumn = Annotated[str | None, typer.Option(help="Column with the names of the rows.", rich_help_panel="Own data")]
+FineTune = Annotated[
+    bool, typer.Option("--fine-tune", help="Train the pretrained network itself.", rich_help_panel="Own data")
+]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="CPU threads of torch; on a busy machine 1 can be several times faster.")
+]
+OwnSource = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Your own data: a folder of photographs with a sub-folder for each class, or a table (.npz, .npy, .csv, "
+        ".tsv, .parquet). Without it: a benchmark.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What ``fit`` and ``tune`` share: the method with the settings that the user gave, and where results go."""
+
+    method: str
+    seed: int
+    device: str
+    settings: dict[str, Any]
+    out: Path | None
+    as_json: bool
+
+    def folder(self) -> Path:
+        """The folder ``--out``, which must be given."""
+        if self.out is None:
+            raise InputError("--out is missing: name a folder.")
+        return self.out
+
+
+@with_settings
+def fit(
+    data: OwnSource = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the run; new or empty, unless --resume.")
+    ] = None,
+    dataset: Dataset = None,
+    method: Method = "consensus",
+    preset: Annotated[str, typer.Option(help="Settings of a benchmark to start from: default or paper.")] = "default",
+    labels: Labels = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
+    fine_tune: FineTune = False,
+    components: Components = None,
+    seed: Annotated[int, typer.Option(help="Seed of split, weights, partitions and batches.")] = 0,
+    device: Device = "auto",
+    threads: Threads = None,
+    data_dir: DataDir = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out; where there is none, start it.")
+    ] = False,
+    show_settings: Annotated[
+        bool, typer.Option("--show-settings", help="Print all settings in force as JSON, and exit.")
+    ] = False,
+    as_json: AsJson = False,
+    help_all: HelpAll = False,
+    **settings: Any,
+) -> None:
+    """Train a method on your own data, or on a benchmark, whose test set is scored before and after."""
+    job = Job(method, seed, device, given_settings(method, settings, components), out, as_json)
+    if data is not None:
+        refuse_for_benchmarks(job.settings, dataset=dataset, preset=preset != "default", data_dir=data_dir)
+        columns = (label_column, id_column)
+        collection = read_own_data(data, labels, *columns)
+        set_threads(threads)
+        _fit_own(job, collection, data, columns, fine_tune, resume, show_settings)
+    else:
+        refuse_for_own_data(labels, label_column, id_column, fine_tune)
+        set_threads(threads)
+        _fit_benchmark(job, dataset or "digits", preset, data_dir, resume, show_settings)
+
+
+def given_settings(method: str, settings: dict[str, Any], components: int | None) -> dict[str, Any]:
+    """The settings that the user gave, for a method that is known."""
+    METHODS.check(method)
+    return {name: value for name, value in (settings | {"components": components}).items() if value is not None}
+
+
+def set_threads(threads: int | None) -> None:
+    """Set the CPU threads of torch."""
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def refuse_for_own_data(labels: Path | None, label_column: str | None, id_column: str | None, fine_tune: bool) -> None:
+    """Refuse options that mean nothing for a benchmark."""
+    if labels or label_column or id_column or fine_tune:
+        raise InputError(
+            "--labels, --label-column, --id-column and --fine-tune are for data of your own. Name its folder or table, "
+            "or leave them out."
+        )
+
+
+def refuse_for_benchmarks(given: dict[str, Any], **others: object) -> None:
+    """Refuse options that mean nothing for data of one's own."""
+    from semimetric.pipeline.plan import refuse_benchmark_settings, refuse_for_own
+
+    for name in (name for name, value in others.items() if value):
+        refuse_for_own(name)
+    refuse_benchmark_settings(given)
+
+
+def read_own_data(data: Path, labels: Path | None, label_column: str | None, id_column: str | None) -> Any:
+    """The collection in a folder or table; the name of a benchmark is no such thing."""
+    from semimetric.data.benchmarks.registry import dataset_names
+    from semimetric.data.readers.read import read_collection
+
+    if str(data) in dataset_names() and not data.exists():
+        raise InputError(f"there is no folder or file {data}; for the benchmark say: --dataset {data}")
+    return read_collection(data, labels, label_column, id_column)
+
+
+def _fit_own(
+    job: Job,
+    collection: Any,
+    data: Path,
+    columns: tuple[str | None, str | None],
+    fine_tune: bool,
+    resume: bool,
+    show_settings: bool,
+) -> None:
+    """Say what was found, fit it, and say what came out."""
+    from semimetric.pipeline.own import OwnRequest, fit_own
+
+    request = OwnRequest(job.method, job.seed, job.device, fine_tune, job.settings)
+    if show_settings:
+        _print_settings(request.plan(collection))
+        return
+    out = job.folder()
+    if not job.as_json:
+        say(collection.summary())
+    with showing_progress(lambda: _how_to_continue(out)) as progress:
+
+        def tell_damaged(kept: Any) -> None:
+            if not job.as_json and len(kept) < len(collection):
+                progress.end()
+                say(f"{len(collection) - len(kept)} of these cannot be decoded. What remains:\n{kept.summary()}")
+
+        outcome = fit_own(request, collection, data, out, resume, progress, tell_damaged, columns)
+    _report(outcome, out, job.as_json)
+
+
+def _fit_benchmark(
+    job: Job, dataset: str, preset: str, data_dir: Path | None, resume: bool, show_settings: bool
+) -> None:
+    from semimetric.encoders.registry import takes_photographs
+    from semimetric.pipeline.benchmark import fit_benchmark
+    from semimetric.pipeline.resolve import resolve_benchmark
+    from semimetric.training.device import choose_device
+
+    plan = resolve_benchmark(dataset, job.method, job.seed, preset, **job.settings)
+    if show_settings:
+        _print_settings(plan)
+        return
+    out = job.folder()
+    with showing_progress(lambda: _how_to_continue(out)) as progress:
+        if takes_photographs(plan.network.encoder) and choose_device(job.device).type == "cpu":
+            progress.warn(
+                f"{plan.network.encoder} itself is trained here, which takes hours on a CPU. With --backbone a network "
+                "stays frozen, and a small model of its features is trained."
+            )
+        if stderr.is_terminal and plan.split is not None:
+            stderr.print(
+                f"{job.method} on {dataset}: {plan.split.labels_per_class} labels per class, {plan.training.epochs} epochs, "
+                f"lr {plan.training.lr:g}; all settings in {out / 'config.json'}",
+                highlight=False,
+                markup=False,
+            )
+        outcome = fit_benchmark(plan, out, data_dir, job.device, resume, progress)
+    _report(outcome, out, job.as_json)
+
+
+def _print_settings(plan: Any) -> None:
+    sys.stdout.write(json.dumps(plan.as_dict(), indent=2) + "\n")
+
+
+def _how_to_continue(out: Path) -> str:
+    begun = (out / "config.json").exists()
+    return "continue with the same command and --resume" if begun else "nothing is kept yet"
+
+
+def _report(outcome: dict[str, Any], out: Path, as_json: bool) -> None:
+    """Print the outcome; after Ctrl-C say what is kept, with exit code 130."""
+    if as_json:
+        print_json(outcome)
+    elif "final" in outcome or not outcome.get("interrupted"):
+        print_outcome(outcome)
+    if outcome.get("interrupted"):
+        stderr.print(
+            f"interrupted after epoch {outcome['epochs']}; the model so far is in {out}. Continue with the same "
+            "command and --resume.",
+            highlight=False,
+            markup=False,
+        )
+        raise typer.Exit(130)
+
+
+def print_outcome(outcome: dict[str, Any]) -> None:
+    """Scores of a benchmark, how far to trust pseudo-labels, and what to do next."""
+    if "final" in outcome:
+        _print_scores(outcome)
+    if outcome.get("trust"):
+        say(f"Pseudo-labels after epoch {outcome['trust']['epoch']}: {outcome['trust']['sentence']}")
+    if outcome["guards"]:
+        say(f"guards at work (see docs/methods/{outcome['method']}.md): {', '.join(outcome['guards'])}")
+    if outcome.get("skipped"):
+        name, reason = next(iter(outcome["skipped_files"].items()))
+        say(f"{outcome['skipped']} photographs are left out, the first {name} ({reason}); more in result.json")
+    if "final" in outcome:
+        which = "last" if outcome["selection"] == "last" else "best"
+        epochs = f"{which} epoch {outcome['best_epoch']} of {outcome['planned_epochs']}"
+        say(f"{epochs}, {outcome['seconds']:.0f} s on {outcome['device']}, run in {outcome['run']}")
+        return
+    took = ""
+    if "epochs" in outcome:
+        seconds = outcome["seconds"]
+        took = f"{counted(outcome['epochs'], 'epoch')}, {seconds:.{0 if seconds >= 10 else 1}f} s on "
+        took += f"{outcome['device']}, "
+    examples = outcome["found"]["examples"]
+    say(
+        f"{outcome['method']}: {examples} examples in {outcome['components']} dimensions, {took}run in {outcome['run']}"
+    )
+    say(f"next: semimetric search {outcome['run']} QUERY, or predict, embed, suggest, index, export")
+
+
+def _print_scores(outcome: dict[str, Any]) -> None:
+    from semimetric.reporting.tables import score_table
+
+    title = f"{outcome['method']} on {outcome['dataset']}, seed {outcome['seed']}: test set, per cent"
+    initial, final = outcome["initial"], outcome["final"]
+    stdout.print(score_table({"Initial": initial, "Final": final}, f"{title}, {outcome['components']} dimensions"))
+    if outcome["best_epoch"] == 0 < outcome["epochs"]:
+        say("No epoch beat the start: the model before training is kept.")
+    if all(final[name] < initial[name] for name in ("nmi", "recall@1")):
+        say(
+            f"Training made it worse. docs/methods/{outcome['method']}.md says when that happens; other epochs or "
+            "another lr may help."
+        )

@@ -1,0 +1,229 @@
+"""What all estimators share: fit, transform, kneighbors, predict and score."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from math import prod
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.metrics import accuracy_score
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from torch import Tensor
+
+from semimetric.core.errors import DataError, InputError
+from semimetric.data.labels import UNLABELLED, as_array, is_labelled, number_labels
+from semimetric.data.samples import Samples, images, is_paths, photographs, vectors
+from semimetric.encoders.photographs import PhotoTransform
+from semimetric.model.fitted import FittedModel
+from semimetric.model.spec import ExampleNames
+from semimetric.pipeline.data import FitData
+from semimetric.pipeline.descriptors import photo_transform
+from semimetric.pipeline.fit import fit
+from semimetric.pipeline.plan import Plan
+
+Array = NDArray[Any]
+
+
+class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Base of all estimators.
+
+    Attributes
+    ----------
+    classes_ : (C,) array
+        The classes that have labels.
+    embedding_ : (N, l) array
+        Embedding of the training examples.
+    label_distributions_ : (N, C) array
+        Class probabilities of the training examples; certain where the label is known.
+    confidence_ : (N,) array
+        Confidence in these, from 0 to 1.
+    plan_ : Plan
+        All settings in force.
+    fitted_ : FittedModel
+        The fitted model with its training examples.
+    """
+
+    fitted_: FittedModel
+    plan_: Plan | None
+    classes_: Array
+    n_features_in_: int
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit to examples and labels.
+
+        Parameters
+        ----------
+        X : (N, d) matrix, images (N, C, H, W), (N, H, W, C) or (N, H, W), or N paths of photographs
+        y : (N,) labels; -1, NaN, None and "" mean unlabelled
+        """
+        if y is None and self._needs_labels():
+            raise InputError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None. Give a label for a few "
+                "examples and -1 for the others."
+            )
+        samples = self._samples(X, reset=True)
+        y = np.full(len(samples), -1) if y is None else y
+        check_consistent_length(samples.values, y)
+        classes, labels = number_labels(y)
+        if len(samples) < 2:
+            raise InputError(f"X has n_samples = {len(samples)}, and there is nothing to compare. Give at least 2.")
+        device = self._device()
+        plan = self._plan(samples, labels, device)
+        side = plan.network.side
+        transform = photo_transform(plan.network, plan.seed) if side else None
+        inputs = read_samples(samples, transform, device)
+        names = ExampleNames(classes=tuple(classes), columns=tuple(map(str, getattr(self, "feature_names_in_", ()))))
+        fitted = fit(plan, FitData(samples.kind, samples.shape(), inputs, labels, names, transform), device)
+        if fitted.facts.get("interrupted"):
+            raise KeyboardInterrupt
+        self.adopt(fitted, classes, plan)
+        return self
+
+    def adopt(self, fitted: FittedModel, classes: Array, plan: Plan | None) -> None:
+        """Take over a fitted model."""
+        self.classes_ = classes
+        self.fitted_ = fitted
+        self.plan_ = plan
+        self.n_iter_ = max(1, fitted.facts.get("epochs", 1))
+        self.embedding_ = fitted.embeddings.numpy().copy()
+        self.label_distributions_ = fitted.posteriors.shares.numpy()
+        self.confidence_ = fitted.posteriors.confidence.numpy()
+
+    @abstractmethod
+    def _plan(self, samples: Samples, labels: Tensor, device: torch.device) -> Plan:
+        """All settings of a fit on these samples."""
+
+    @abstractmethod
+    def _device(self) -> torch.device:
+        """Where to fit."""
+
+    def _needs_labels(self) -> bool:
+        return True
+
+    def transform(self, X: Any) -> Array:
+        """Embeddings (M, l) of examples ``X`` of the kind that was fitted."""
+        check_is_fitted(self)
+        embedded: Array = self._embed(self._samples(X, reset=False)).numpy()
+        return embedded
+
+    def kneighbors(self, X: Any = None, n_neighbors: int = 5, return_distance: bool = True) -> Any:
+        """Distances (M, k) and row numbers (M, k) of the training examples nearest to each of ``X``.
+
+        Without ``X``: of the nearest other training examples of each training example.
+        """
+        check_is_fitted(self)
+        others = len(self.embedding_) - (X is None)
+        if not 1 <= n_neighbors <= others:
+            raise InputError(f"n_neighbors must be from 1 to {others}, the number of examples, got {n_neighbors}.")
+        if X is None:
+            distances, rows = self._without_themselves(n_neighbors)
+        else:
+            hits = self.fitted_.nearest(self._embed(self._samples(X, reset=False)), n_neighbors)
+            distances, rows = np.asarray(hits.distances), np.asarray(hits.rows)
+        return (distances, rows) if return_distance else rows
+
+    def _without_themselves(self, count: int) -> tuple[Array, Array]:
+        hits = self.fitted_.nearest(self.fitted_.embeddings, count + 1)
+        rows, distances = np.asarray(hits.rows), np.asarray(hits.distances)
+        own = rows == np.arange(len(rows))[:, None]
+        own[~own.any(1), -1] = True  # among many duplicates an example may not be its own neighbour
+        return distances[~own].reshape(len(rows), count), rows[~own].reshape(len(rows), count)
+
+    def predict_proba(self, X: Any) -> Array:
+        """Class probabilities (M, C), from the nearest training examples."""
+        check_is_fitted(self)
+        shares: Array = self.fitted_.probabilities(self._embed(self._samples(X, reset=False))).numpy()
+        return shares
+
+    def predict(self, X: Any) -> Array:
+        """The likeliest class (M,) of each example."""
+        shares = self.predict_proba(X)
+        named: Array = self.classes_[shares.argmax(1)]
+        return named
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy of ``predict`` on the examples that have a label."""
+        check_is_fitted(self)
+        binary = self.classes_.dtype.kind in "iuf" and UNLABELLED in self.classes_
+        known = np.ones(len(y), dtype=bool) if binary else is_labelled(y)
+        if not known.any():
+            raise InputError("y holds no label to score by. Give labels of some examples.")
+        named = self.predict(X)
+        check_consistent_length(named, known)
+        wanted = as_array(y)[known]
+        wanted = wanted.astype(str) if self.classes_.dtype.kind == "U" else np.asarray(wanted.tolist())
+        weights = None if sample_weight is None else np.asarray(sample_weight)[known]
+        return float(accuracy_score(wanted, named[known], sample_weight=weights))
+
+    def _samples(self, X: Any, reset: bool) -> Samples:
+        """``X`` as paths, images, or else a matrix that scikit-learn checks."""
+        if is_paths(X):
+            samples = photographs(X)
+            return self._counted(samples, 1, reset)
+        if _dimensions(X) >= 3:
+            samples = images(X)
+            return self._counted(samples, prod(samples.shape()), reset)
+        matrix = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
+        return vectors(validate_data(self, matrix, reset=reset, dtype=np.float64))
+
+    def _counted(self, samples: Samples, features: int, reset: bool) -> Samples:
+        if reset:
+            self.n_features_in_ = features
+            self.__dict__.pop("feature_names_in_", None)
+        return samples
+
+    def _embed(self, samples: Samples) -> Tensor:
+        self._check_kind(samples)
+        model = self.fitted_.model
+        return model.embed(read_samples(samples, model.transform, model.device))
+
+    def _check_kind(self, samples: Samples) -> None:
+        fitted = self.fitted_.spec
+        if (samples.kind, samples.shape()) != (fitted.kind, fitted.shape):
+            raise InputError(
+                f"X holds {samples.kind} of shape {samples.shape()}, but {type(self).__name__} is expecting "
+                f"{fitted.kind} of shape {fitted.shape}, as in fit."
+            )
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.embedding_.shape[1])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.transformer_tags.preserves_dtype = []
+        tags.input_tags.three_d_array = True
+        return tags
+
+
+def seed_of(random_state: Any) -> int:
+    """The seed of a ``random_state``: a whole number itself, or a draw from anything else."""
+    if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31))
+
+
+def _dimensions(X: Any) -> int:
+    dimensions = getattr(X, "ndim", None)
+    return int(np.asarray(X).ndim if dimensions is None else dimensions)
+
+
+def read_samples(samples: Samples, transform: PhotoTransform | None, device: torch.device) -> Tensor:
+    """Model inputs (N, ...); a photograph that cannot be decoded is an error, since every row must stay."""
+    if samples.kind != "photographs":
+        return samples.tensor if transform is None else transform.inputs(samples.tensor, device)
+    assert transform is not None
+    _, values, skipped = transform.read(samples.paths, device)
+    if skipped:
+        path, reason = next(iter(skipped.items()))
+        raise DataError(
+            f"{len(skipped)} of {len(samples)} photographs cannot be decoded, the first of them {path}: {reason}. "
+            "Leave them out of X."
+        )
+    return values

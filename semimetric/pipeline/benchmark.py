@@ -1,0 +1,128 @@
+"""Benchmarks: fit a plan on its dataset, and score a run on its test set."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from semimetric.core.errors import InputError, RunError
+from semimetric.data import Dataset, apply_in_chunks, photograph_side
+from semimetric.metric import Metric
+from semimetric.model.folder import read_model
+from semimetric.pipeline.config import run_config, run_opener
+from semimetric.pipeline.data import benchmark_data, load_examples
+from semimetric.pipeline.descriptors import photo_transform
+from semimetric.pipeline.fit import fit, score
+from semimetric.pipeline.plan import Plan
+from semimetric.training import Progress, Run, Silent, choose_device
+
+
+def fit_benchmark(
+    plan: Plan,
+    out: Path | None = None,
+    data_dir: Path | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    progress: Progress | None = None,
+    dataset: Dataset | None = None,
+) -> dict[str, Any]:
+    """Fit a plan on its dataset, and score the test set before and after.
+
+    Parameters
+    ----------
+    out : run folder; without one nothing is written
+    data_dir : folder that holds benchmark data
+    resume : continue the run in ``out``
+    dataset : the dataset, if it is loaded already; with a backbone, its features
+
+    Returns
+    -------
+    dict
+        The outcome, as in ``result.json``.
+    """
+    where = choose_device(device)
+    progress = progress or Silent()
+    digest = plan.network.weights_digest() if dataset is None or not plan.network.backbone else None
+    config = run_config("benchmark", plan, {"source": plan.dataset}, digest)
+    if resume and out is not None and (out / "config.json").is_file():
+        _check_weights(Run.open(out), plan, digest)
+    progress.stage(f"loading {plan.dataset}")
+    data = benchmark_data(plan, dataset or load_examples(plan, data_dir, where, progress))
+    if side := photograph_side(plan.dataset, plan.network.side):
+        network = dataclasses.replace(plan.network, side=side)
+        data = dataclasses.replace(data, transform=photo_transform(network, plan.seed))
+    return fit(plan, data, where, None if out is None else run_opener(out, config, resume), progress).facts
+
+
+def _check_weights(run: Run, plan: Plan, digest: str | None) -> None:
+    """Refuse other weights than the run was made with, before anything is computed with them."""
+    known = run.config().get("weights_sha256")
+    if known is not None and digest is not None and digest != known:
+        raise RunError(
+            f"{run.path} was made with weights of SHA-256 {known}, and those in {plan.network.weights} have {digest}. "
+            "Use the weights that it was made with, or start again with another --out."
+        )
+
+
+def benchmark_plan(run: Run) -> Plan:
+    """The plan of a run on a benchmark; a run on other data is refused."""
+    config = run.config()
+    if "dataset" in config:  # format 1
+        split = ("labels_per_class", "validation_share", "withheld")
+        protocol = config["protocol"]
+        config = config | {
+            "split": {name: protocol[name] for name in split},
+            "network": {name: value for name, value in protocol.items() if name not in split},
+        }
+        return Plan.from_dict(config, config.get("version", "unknown"))
+    if config.get("kind") != "benchmark":
+        raise InputError(f"{run.path} is of data of your own, which has no test set. Use 'semimetric predict'.")
+    return Plan.from_dict(config.get("plan", {}), config.get("version", "unknown"))
+
+
+def evaluate_run(
+    path: Path,
+    data_dir: Path | None = None,
+    device: str = "auto",
+    components: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Score the best model of a run on the test set of its dataset; ``components`` keeps its largest dimensions.
+
+    Pretrained weights are needed only for a backbone: the run holds all others.
+    """
+    if components is not None and components < 1:
+        raise InputError(f"components must be at least 1, got {components}.")
+    run = Run.open(path)
+    plan = benchmark_plan(run)
+    where = choose_device(device)
+    if plan.network.backbone:
+        _check_weights(run, plan, plan.network.weights_digest())
+    dataset = load_examples(plan, data_dir, where, progress)
+    model, _ = read_model(run, where)
+    assert model.encoder is not None
+    metric = model.metric if components is None else _narrowed(model.metric, components)
+    inputs = apply_in_chunks(model.preprocess, dataset.test.inputs.to(where))
+    return {
+        "method": plan.method,
+        "dataset": plan.dataset,
+        "seed": plan.seed,
+        "epoch": run.read_tensors("model.safetensors")[1]["epoch"],
+        "components": metric.factor.shape[1],
+        "scores": score(model.encoder, metric, inputs, dataset.test.labels),
+        "run": str(path),
+    }
+
+
+def _narrowed(metric: Metric, components: int) -> Metric:
+    """The largest dimensions of a metric."""
+    width = metric.factor.shape[1]
+    if components > width:
+        raise InputError(f"components must be at most {width}, the width of the run, got {components}.")
+    if metric.is_orthonormal():
+        raise InputError(
+            "components keeps the largest dimensions of a metric, and this run's metric weighs all of them alike. "
+            "Train with components instead."
+        )
+    return Metric.from_matrix(metric.matrix, components)

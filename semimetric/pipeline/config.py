@@ -1,0 +1,55 @@
+"""What a run folder says of itself: its format, its kind, the plan and the data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import semimetric
+from semimetric.core.errors import RunError
+from semimetric.model.folder import FORMAT, versions
+from semimetric.pipeline.fit import OpenRun
+from semimetric.pipeline.plan import Kind, Plan
+from semimetric.training import Run
+
+
+def run_config(kind: Kind, plan: Plan, data: dict[str, Any], weights_sha256: str | None) -> dict[str, Any]:
+    """The config.json of a run."""
+    return {
+        "format": FORMAT,
+        "kind": kind,
+        "version": semimetric.__version__,
+        "versions": versions(),
+        "plan": plan.as_dict(),
+        "data": data,
+        "weights_sha256": weights_sha256,
+    }
+
+
+def run_opener(out: Path, config: dict[str, Any], resume: bool) -> OpenRun:
+    """Creates the run, or continues it; one that was started with other data or by another format is refused."""
+
+    def open_run() -> Run:
+        if not resume:
+            return Run.create(out, config)
+        if (out / "config.json").is_file():
+            _check_same_data(out, config)
+        return Run.resume(out, config)
+
+    return open_run
+
+
+def _check_same_data(out: Path, config: dict[str, Any]) -> None:
+    before = Run.open(out).config()
+    if before.get("format", 1) != config["format"]:
+        raise RunError(
+            f"{out} was started by semimetric {before.get('version', 'unknown')}, whose runs this version "
+            f"({semimetric.__version__}) loads but cannot continue. Choose another --out."
+        )
+    known = before.get("data")
+    if isinstance(known, dict) and known.get("digest") != config["data"].get("digest"):
+        raise RunError(
+            f"{out} was started with other data: {known.get('examples', 'some')} examples were used then, and now "
+            f"{config['data'].get('examples', 'others')}, or their names, labels or contents differ. Resume with the "
+            "same data, or choose another --out."
+        )

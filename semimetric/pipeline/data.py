@@ -1,0 +1,156 @@
+"""Examples as a fit takes them: of a benchmark, of a collection on disk, or of arrays in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semimetric.data import (
+    Collection,
+    Dataset,
+    Examples,
+    Split,
+    find_photographs,
+    load_dataset,
+    photograph_side,
+    split_examples,
+)
+from semimetric.data.samples import Kind, Samples, photographs, vectors
+from semimetric.encoders.photographs import PhotoTransform
+from semimetric.model.spec import ExampleNames
+from semimetric.pipeline.descriptors import described, described_photographs
+from semimetric.pipeline.plan import Plan
+from semimetric.training.progress import Progress, Silent
+
+SKIPPED_NAMED = 5
+"""Files without an example that the outcome of a benchmark names."""
+
+
+@dataclass(frozen=True)
+class FitData:
+    """What a fit learns from, before preprocessing.
+
+    Parameters
+    ----------
+    kind, shape : what one raw example is; photographs have the shape ()
+    inputs : (N, ...) vectors, images, or features of a backbone
+    labels : (N,) class numbers, -1 where unlabelled
+    names : names of examples and classes
+    transform : how photographs become inputs
+    withheld, test : examples of a benchmark that only score; ``classes`` (N,) are its true ones, for the log
+    facts : what the outcome of the fit says of the data
+    """
+
+    kind: Kind
+    shape: tuple[int, ...]
+    inputs: Tensor
+    labels: Tensor
+    names: ExampleNames = field(default_factory=ExampleNames)
+    transform: PhotoTransform | None = None
+    withheld: Examples | None = None
+    test: Examples | None = None
+    classes: Tensor | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def benchmark_data(plan: Plan, dataset: Dataset) -> FitData:
+    """A benchmark under the split of a plan; examples keep the order of the dataset."""
+    split = split_of(plan, dataset.train.labels)
+    rows = torch.cat([split.labelled, split.unlabelled]).sort().values
+    classes = dataset.train.labels[rows]
+    names = tuple(dataset.train_names[row] if dataset.train_names else f"train {row}" for row in rows.tolist())
+    inputs = dataset.train.inputs[rows]
+    side = photograph_side(plan.dataset, plan.network.side)
+    shape = () if side else tuple(inputs.shape[1:])
+    return FitData(
+        "photographs" if side else "images" if inputs.ndim == 4 else "vectors",
+        shape,
+        inputs,
+        torch.where(torch.isin(rows, split.labelled), classes, -1),
+        ExampleNames(names, plan.dataset, dataset.class_names),
+        withheld=dataset.train.subset(split.validation) if len(split.validation) else None,
+        test=dataset.test,
+        classes=classes,
+        facts={
+            "skipped": len(dataset.skipped),
+            "skipped_files": dict(islice(dataset.skipped.items(), SKIPPED_NAMED)),
+        },
+    )
+
+
+def split_of(plan: Plan, labels: Tensor) -> Split:
+    """Which training examples of a benchmark are labelled, unlabelled and held out."""
+    assert plan.split is not None
+    wanted = plan.split
+    return split_examples(labels, wanted.labels_per_class, wanted.validation_share, plan.seed, wanted.withheld)
+
+
+def load_examples(plan: Plan, data_dir: Path | None, device: torch.device, progress: Progress | None = None) -> Dataset:
+    """The dataset of a plan, with the features of its backbone in place of images, where it has one."""
+    network, progress = plan.network, progress or Silent()
+    network.weights_file()  # refuses missing ones before any work
+    found = find_photographs(plan.dataset, data_dir) if network.backbone else None
+    if found is not None:
+        progress.stage(f"listing {len(found.album):,} photographs")
+        split_of(plan, torch.tensor(found.parts()["training"].labels))  # refuses too few before any work
+        return described_photographs(found, network, plan.seed, device, _counting(progress, "photographs described"))
+    count = _counting(progress, "photographs decoded")
+    dataset = load_dataset(plan.dataset, data_dir, network.side or None, network.fit, progress=count)
+    if not network.backbone:
+        return dataset
+    progress.stage(f"features of {len(dataset.train) + len(dataset.test):,} images by {network.backbone}")
+    return described(dataset, network, plan.seed, device)
+
+
+def _counting(progress: Progress, what: str) -> Callable[[int, int], None]:
+    return lambda done, total: progress.stage(what, done, total)
+
+
+def samples_of(collection: Collection) -> Samples:
+    """The examples of a collection."""
+    return photographs(collection.paths) if collection.paths is not None else vectors(collection.features)
+
+
+def read_inputs(
+    collection: Collection, transform: PhotoTransform | None, device: torch.device, progress: Progress | None = None
+) -> tuple[Collection, Tensor]:
+    """Inputs (n, ...) of a collection, and the collection without what cannot be decoded."""
+    samples = samples_of(collection)
+    if samples.kind == "vectors":
+        return collection, samples.tensor if transform is None else transform.inputs(samples.tensor, device)
+    assert transform is not None
+    count = None if progress is None else _counting(progress, "reading photographs")
+    rows, inputs, skipped = transform.read(samples.paths, device, count)
+    names = dict(zip(samples.paths, collection.names, strict=True))
+    return subset(collection, rows.tolist(), {names[path]: reason for path, reason in skipped.items()}), inputs
+
+
+def subset(collection: Collection, rows: list[int], skipped: dict[str, str]) -> Collection:
+    """Some rows of a collection; ``skipped`` says why others are left out."""
+    paths, features = collection.paths, collection.features
+    return Collection(
+        tuple(collection.names[row] for row in rows),
+        tuple(collection.labels[row] for row in rows),
+        None if paths is None else tuple(paths[row] for row in rows),
+        None if features is None else features[rows],
+        collection.columns,
+        collection.skipped | skipped,
+    )
+
+
+def digest_of(collection: Collection) -> str:
+    """SHA-256 of names, labels and features; of photographs their sizes and times of change."""
+    digest = hashlib.sha256(repr((collection.names, collection.labels)).encode())
+    if collection.features is not None:
+        digest.update(collection.features.contiguous().numpy().tobytes())
+    for path in collection.paths or ():
+        status = path.stat()
+        digest.update(f"{status.st_size} {status.st_mtime_ns};".encode())
+    return digest.hexdigest()

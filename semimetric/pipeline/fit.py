@@ -1,0 +1,231 @@
+"""The one way to a fitted model: for benchmarks, own data, estimators and tuning alike."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from semimetric.data import Preprocess, apply_in_chunks, build_preprocess
+from semimetric.data.preprocess import Identity
+from semimetric.encoders import build_encoder, encode
+from semimetric.evaluation import evaluate
+from semimetric.graph import Posteriors
+from semimetric.methods import METHODS
+from semimetric.metric import Metric
+from semimetric.model.fitted import FittedModel, Model, posteriors_of, scaled_vectors, with_labels
+from semimetric.model.folder import write_fitted, write_start
+from semimetric.model.spec import ExampleNames, ModelSpec
+from semimetric.pipeline.data import FitData
+from semimetric.pipeline.linear import GuardWarning, fit_metric
+from semimetric.pipeline.plan import Plan
+from semimetric.training import Progress, Run, Silent, Trainer, TrainingData, TrainingResult, pretrain
+
+OpenRun = Callable[[], Run]
+"""Makes the run folder, or finds the one to continue. It is called when everything about a fit has been accepted."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The scaled inputs of a fit on its device, and their preprocessing, which was fitted on the training inputs."""
+
+    preprocess: Preprocess
+    training: TrainingData
+    test_inputs: Tensor | None = None
+    test_labels: Tensor | None = None
+
+
+def prepare(plan: Plan, data: FitData, device: torch.device | str = "cpu") -> Prepared:
+    """Fit the preprocessing on the training inputs, and scale everything."""
+    inputs = data.inputs.to(device)
+    preprocess = build_preprocess(plan.network.preprocess, inputs)
+
+    def scaled(examples: Any) -> tuple[Tensor | None, Tensor | None]:
+        if examples is None:
+            return None, None
+        return apply_in_chunks(preprocess, examples.inputs.to(device)), examples.labels.to(device)
+
+    classes = None if data.classes is None else data.classes.to(device)
+    training = TrainingData(
+        apply_in_chunks(preprocess, inputs), data.labels.to(device), *scaled(data.withheld), classes
+    )
+    del inputs  # a copy on a GPU goes before the test set comes
+    return Prepared(preprocess, training, *scaled(data.test))
+
+
+def build_network(plan: Plan, shape: tuple[int, ...]) -> nn.Module:
+    """The encoder that a plan trains, for inputs of a shape."""
+    if plan.module is not None:
+        return copy.deepcopy(plan.module)
+    network = plan.network
+    weights = None if network.backbone else network.weights_file()
+    return build_encoder(network.encoder, shape, plan.seed, network.init, weights)
+
+
+def build_trainer(
+    plan: Plan,
+    data: TrainingData,
+    device: torch.device,
+    progress: Progress | None = None,
+    encoder: nn.Module | None = None,
+) -> Trainer:
+    """The trainer of a plan; everything about plan and data is accepted when it is built."""
+    encoder = encoder or build_network(plan, tuple(data.inputs.shape[1:]))
+    method = METHODS[plan.method](plan.method_settings)
+    return Trainer(encoder, method, data, plan.training, plan.seed, device, progress=progress)
+
+
+def pretrain_encoder(plan: Plan, trainer: Trainer) -> None:
+    """Softmax training on the labels that the method may always learn from, if the plan asks for it."""
+    if plan.pretraining.pretrain_epochs:
+        rows = trainer.learned_rows()
+        inputs, labels = trainer.data.inputs[rows], trainer.data.labels[rows]
+        pretrain(trainer.encoder, inputs, labels, plan.pretraining, plan.seed, trainer.progress)
+
+
+def score(encoder: nn.Module, metric: Metric, inputs: Tensor, labels: Tensor) -> dict[str, float]:
+    """NMI and Recall@K of the embedding of scaled ``inputs``."""
+    return evaluate(metric.transform(encode(encoder, inputs)), labels)
+
+
+def fit(
+    plan: Plan,
+    data: FitData,
+    device: torch.device,
+    open_run: OpenRun | None = None,
+    progress: Progress | None = None,
+    encoder: nn.Module | None = None,
+) -> FittedModel:
+    """Learn from the data as planned; nothing is written before all input is accepted.
+
+    The test set of a benchmark is scored before and after, and chooses nothing. "initial" is the state in which
+    Algorithm 1 starts: after the softmax training, if there is one.
+
+    Parameters
+    ----------
+    open_run : makes or finds the run folder, to which training writes and from which it continues
+    progress : is told what happens; without one, warnings are Python's
+    encoder : the network, if it has been built already
+    """
+    if plan.is_linear:
+        fitted = _fit_metric(plan, data, progress)
+        run = None if open_run is None else open_run()
+    else:
+        fitted, run = _fit_network(plan, data, device, open_run, progress or Silent(), encoder)
+    fitted.facts.update(data.facts, run=None if run is None else str(run.path))
+    if run is not None:
+        write_fitted(run, fitted)
+        run.write("result.json", fitted.facts)
+    return fitted
+
+
+def _fit_metric(plan: Plan, data: FitData, progress: Progress | None) -> FittedModel:
+    """A metric on vectors, without a network."""
+    preprocess = build_preprocess(plan.network.preprocess, data.inputs)
+    scaled = scaled_vectors(preprocess, data.inputs)
+    method = METHODS[plan.method](plan.method_settings)
+    found = fit_metric(method, scaled.double(), data.labels, plan.seed)
+    for sentence in found.guards.values():
+        if progress is None:
+            warnings.warn(sentence, GuardWarning, stacklevel=4)
+        else:
+            progress.warn(sentence)
+    model = Model(preprocess, None, found.metric)
+    embeddings = model.embed_scaled(scaled)
+    facts = _common_facts(plan, found.metric, "cpu") | {"guards": list(found.guards)}
+    posteriors = posteriors_of(embeddings, data.labels)
+    names = _names(data, posteriors)
+    return FittedModel(model, model_spec(plan, data), embeddings, data.labels, posteriors, names, facts)
+
+
+def _fit_network(
+    plan: Plan,
+    data: FitData,
+    device: torch.device,
+    open_run: OpenRun | None,
+    progress: Progress,
+    encoder: nn.Module | None,
+) -> tuple[FittedModel, Run | None]:
+    ready = prepare(plan, data, device)
+    trainer = build_trainer(plan, ready.training, device, progress, encoder)
+    spec = model_spec(plan, data)
+    run = trainer.run = None if open_run is None else open_run()
+    initial = _begin(plan, ready, trainer, spec)
+    result = trainer.fit()
+    facts = _common_facts(plan, result.metric, device.type) | _training_facts(plan, result)
+    if ready.test_inputs is not None and ready.test_labels is not None:
+        progress.stage("scoring the test set")
+        final = score(result.encoder, result.metric, ready.test_inputs, ready.test_labels)
+        facts |= {"dataset": plan.dataset, "initial": initial, "final": final}
+    model = Model(ready.preprocess.to(device), result.encoder.eval(), result.metric, data.transform)
+    exact = data.inputs.ndim == 2 and isinstance(ready.preprocess, Identity)
+    embeddings = model.embed_scaled(data.inputs if exact else ready.training.inputs)
+    posteriors = _posteriors(trainer, embeddings, data.labels)
+    return FittedModel(model, spec, embeddings, data.labels, posteriors, _names(data, posteriors), facts), run
+
+
+def _posteriors(trainer: Trainer, embeddings: Tensor, labels: Tensor) -> Posteriors:
+    """The method's own posteriors, or labels propagated over the embedding where it has none."""
+    found = trainer.posteriors()
+    if found is None:
+        return posteriors_of(embeddings, labels)
+    return with_labels(Posteriors(*(tensor.cpu() for tensor in found)), labels)
+
+
+def _names(data: FitData, found: Posteriors) -> ExampleNames:
+    """The names of the data, with those classes that have labels."""
+    classes = tuple(data.names.classes[number] for number in found.classes.tolist())
+    return dataclasses.replace(data.names, classes=classes)
+
+
+def _begin(plan: Plan, ready: Prepared, trainer: Trainer, spec: ModelSpec) -> dict[str, float]:
+    """Write the model as it starts, train with softmax if planned, and score the test set if there is one.
+
+    A run that has a checkpoint has all of this behind it.
+    """
+    run = trainer.run
+    if run is not None and run.has("checkpoint.safetensors"):
+        return dict(run.read("initial.json") or {})
+    if run is not None:
+        write_start(run, Model(ready.preprocess, trainer.encoder, trainer.metric), spec)
+    pretrain_encoder(plan, trainer)
+    if ready.test_inputs is None or ready.test_labels is None:
+        return {}
+    trainer.progress.stage("scoring the test set")
+    initial = score(trainer.encoder, trainer.metric, ready.test_inputs, ready.test_labels)
+    if run is not None:
+        run.write("initial.json", initial)
+    return initial
+
+
+def model_spec(plan: Plan, data: FitData) -> ModelSpec:
+    """What the model of a plan on this data is built of."""
+    network, inputs = plan.network, tuple(data.inputs.shape[1:])
+    encoder, module = (network.encoder, "") if plan.module is None else ("", network.encoder)
+    side = 0 if data.transform is None else data.transform.side
+    backbone = network.backbone if side else ""
+    return ModelSpec(data.kind, data.shape, inputs, network.preprocess, encoder, module, backbone, side, network.fit)
+
+
+def _common_facts(plan: Plan, metric: Metric, device: str) -> dict[str, Any]:
+    width = metric.factor.shape[1]
+    return {"method": plan.method, "seed": plan.seed, "components": width, "device": device}
+
+
+def _training_facts(plan: Plan, result: TrainingResult) -> dict[str, Any]:
+    return {
+        "best_epoch": result.best_epoch,
+        "planned_epochs": plan.training.epochs,
+        "selection": plan.training.selection,
+        "epochs": result.epochs,
+        "interrupted": result.interrupted,
+        "guards": list(result.guards),
+        "trust": result.trust,
+        "seconds": round(result.seconds, 3),
+    }

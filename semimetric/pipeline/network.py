@@ -1,0 +1,182 @@
+"""Which network fits a user's own data, where they do not say."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import nn
+
+from semimetric.core.checks import check_choice
+from semimetric.core.errors import InputError
+from semimetric.data.preprocess import PreprocessName
+from semimetric.data.samples import Kind
+from semimetric.encoders import encoder_names, installed_encoder, takes_photographs, weights_name
+from semimetric.encoders.adapters import LIBRARIES
+from semimetric.encoders.installed import SIDE as PRETRAINED_SIDE
+from semimetric.methods import METHODS
+from semimetric.pipeline.plan import Material, NetworkSettings
+
+SCRATCH_SIDE = {"cpu": 32, "cuda": 64}
+"""Side of photographs for a network that is trained from scratch."""
+
+SMALLEST_FOR_RESIDUAL, SMALLEST_FOR_CONVOLUTIONS = 16, 8
+
+
+@dataclass(frozen=True)
+class NetworkRequest:
+    """What the user says about the network; "auto", None and 0 leave it to the data."""
+
+    encoder: str | nn.Module = "auto"
+    weights: Path | None = None
+    fine_tune: bool = False
+    side: int = 0
+    preprocess: PreprocessName | Literal["auto"] = "auto"
+
+
+@dataclass(frozen=True)
+class NetworkChoice:
+    """The network for some data; ``note`` is a sentence for people, where there is something to say."""
+
+    settings: NetworkSettings
+    note: str = ""
+    module: nn.Module | None = None
+
+    def material(self, kind: Kind) -> Material:
+        """What the encoder sees of examples of a kind."""
+        if self.settings.backbone:
+            return "descriptors"
+        if self.settings.weights:
+            return "pretrained"
+        return "vectors" if kind == "vectors" else "images"
+
+
+def choose_network(
+    kind: Kind, shape: tuple[int, ...], method: str, request: NetworkRequest, device: torch.device
+) -> NetworkChoice:
+    """The network for examples of a kind and shape; a request that does not fit them is refused."""
+    METHODS.check(method)
+    if not isinstance(request.encoder, str | nn.Module):
+        raise InputError(f"encoder must be a name or a torch.nn.Module, got {type(request.encoder).__name__}.")
+    if request.side and kind != "photographs":
+        raise InputError(f"side is for photographs, got {request.side} for {kind}. Leave it out.")
+    choice = _choose(kind, shape, method, request, device)
+    return choice if request.preprocess == "auto" else _scaled(choice, request.preprocess)
+
+
+def _choice(
+    encoder: str | nn.Module,
+    preprocess: PreprocessName,
+    side: int = 0,
+    backbone: str = "",
+    weights: Path | None = None,
+    note: str = "",
+) -> NetworkChoice:
+    module = None if isinstance(encoder, str) else encoder
+    name = encoder if isinstance(encoder, str) else f"{type(encoder).__module__}.{type(encoder).__qualname__}"
+    path = "" if weights is None else str(weights)
+    settings = NetworkSettings(name, backbone=backbone, weights=path, side=side, init="he", preprocess=preprocess)
+    return NetworkChoice(settings, note, module)
+
+
+def _scaled(choice: NetworkChoice, preprocess: PreprocessName) -> NetworkChoice:
+    """The choice with the user's scaling; a pretrained network needs its own."""
+    known = choice.settings
+    if preprocess != known.preprocess and known.weights:
+        raise InputError(
+            f"preprocess is for networks trained from scratch, got {preprocess!r}; {known.backbone or known.encoder} "
+            "needs photographs scaled as in its training. Leave it out."
+        )
+    return dataclasses.replace(choice, settings=dataclasses.replace(known, preprocess=preprocess))
+
+
+def _choose(
+    kind: Kind, shape: tuple[int, ...], method: str, request: NetworkRequest, device: torch.device
+) -> NetworkChoice:
+    if isinstance(request.encoder, nn.Module):
+        _refuse_weights(request, "a module of your own")
+        side = request.side or PRETRAINED_SIDE if kind == "photographs" else 0
+        return _choice(request.encoder, "imagenet" if kind == "photographs" else "standardize", side)
+    if kind == "vectors":
+        return _for_vectors(method, request)
+    if request.encoder != "auto" or request.weights is not None:
+        return _requested(kind, shape, request, device)
+    if kind == "photographs":
+        return _for_photographs(request, device)
+    _refuse_weights(request, "a network trained from scratch")
+    return _choice(_for_images(min(shape[1:]), device), "standardize", note=_slow_network(min(shape[1:]), device))
+
+
+def _for_vectors(method: str, request: NetworkRequest) -> NetworkChoice:
+    _refuse_weights(request, "vectors")
+    if request.encoder != "auto":
+        check_choice(str(request.encoder), ("auto", "none", *encoder_names()), "encoder")
+        return _choice(request.encoder, "standardize")
+    return _choice("none" if METHODS[method].learns_without_network else "mlp", "standardize")
+
+
+def _requested(kind: Kind, shape: tuple[int, ...], request: NetworkRequest, device: torch.device) -> NetworkChoice:
+    """The network that the user names, or that their weights file belongs to."""
+    name = str(request.encoder)
+    if name == "auto":
+        assert request.weights is not None
+        name = weights_name(request.weights)
+    if not takes_photographs(name):
+        check_choice(name, ("auto", *encoder_names(), *(f"{library}:NAME" for library in LIBRARIES)), "encoder")
+        _refuse_weights(request, f"encoder {name!r}")
+        return _choice(name, "standardize", request.side or SCRATCH_SIDE[device.type] if kind == "photographs" else 0)
+    if request.weights is None:
+        raise InputError(
+            f"encoder {name!r} is a pretrained network and weights names no file. Give the file with its weights; to "
+            "train from scratch use 'resnet9' or 'small-cnn'."
+        )
+    side = (request.side or PRETRAINED_SIDE) if kind == "photographs" else min(shape[1:])
+    return _pretrained(name, request.weights, side, request.fine_tune)
+
+
+def _pretrained(name: str, weights: Path, side: int, fine_tune: bool, note: str = "") -> NetworkChoice:
+    if fine_tune:
+        return _choice(name, "imagenet", side, weights=weights, note=note)
+    return _choice("linear", "none", side, name, weights, note)
+
+
+def _for_photographs(request: NetworkRequest, device: torch.device) -> NetworkChoice:
+    """A pretrained network that is installed, or one that is trained from scratch."""
+    found = installed_encoder()
+    if found is None:
+        return _from_scratch(request, device)
+    name, weights = found
+    note = f"{name} from {weights} " + ("is fine-tuned." if request.fine_tune else "extracts the features.")
+    return _pretrained(name, weights, request.side or PRETRAINED_SIDE, request.fine_tune, note)
+
+
+def _from_scratch(request: NetworkRequest, device: torch.device) -> NetworkChoice:
+    _refuse_weights(request, "a network trained from scratch, and no pretrained one is installed")
+    side = request.side or SCRATCH_SIDE[device.type]
+    note = (
+        f"no pretrained network is installed, so a small one is trained from scratch on images of {side} x {side} "
+        "pixels. A pretrained one (--weights FILE, with --encoder NAME for timm, torchvision or transformers) is much "
+        "better."
+    )
+    return _choice(_for_images(side, device), "standardize", side, note=note)
+
+
+def _for_images(side: int, device: torch.device) -> str:
+    if side < SMALLEST_FOR_CONVOLUTIONS:
+        return "mlp"
+    return "resnet9" if side >= SMALLEST_FOR_RESIDUAL and device.type != "cpu" else "small-cnn"
+
+
+def _slow_network(side: int, device: torch.device) -> str:
+    if device.type == "cpu" and side >= SMALLEST_FOR_RESIDUAL:
+        return "there is no GPU, so a small network is trained; --encoder resnet9 is better and many times slower."
+    return ""
+
+
+def _refuse_weights(request: NetworkRequest, what: str) -> None:
+    if request.weights is not None or request.fine_tune:
+        given = "fine_tune" if request.weights is None else f"weights {str(request.weights)!r}"
+        raise InputError(f"{given} is for pretrained networks of photographs, not for {what}. Leave it out.")

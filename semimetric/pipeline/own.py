@@ -1,0 +1,143 @@
+"""A user's own data on disk: check it, plan, read it, and fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from semimetric.core.errors import InputError
+from semimetric.data import Collection
+from semimetric.data.labels import number_labels
+from semimetric.data.photographs.images import check_photo_options
+from semimetric.methods import METHODS
+from semimetric.model.spec import ExampleNames
+from semimetric.pipeline.config import run_config, run_opener
+from semimetric.pipeline.data import FitData, digest_of, read_inputs, samples_of
+from semimetric.pipeline.descriptors import photo_transform
+from semimetric.pipeline.fit import build_network, fit
+from semimetric.pipeline.plan import Plan
+from semimetric.pipeline.resolve import resolve_own
+from semimetric.training import Progress, Run, Silent, choose_device
+
+
+@dataclass(frozen=True)
+class OwnRequest:
+    """What a user asks for; ``settings`` are of the network, the training and the method, by name."""
+
+    method: str = "consensus"
+    seed: int = 0
+    device: str = "auto"
+    fine_tune: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def plan(self, collection: Collection) -> Plan:
+        """The plan for a collection; data that the method cannot learn from is refused."""
+        check_enough(self.method, collection)
+        samples, labels = samples_of(collection), number_labels(collection.labels)[1]
+        where = choose_device(self.device)
+        asked = (self.method, self.seed, self.fine_tune)
+        return resolve_own(samples.kind, samples.shape(), labels, where, *asked, **self.settings)
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """A collection that has been read, with the plan for it."""
+
+    plan: Plan
+    data: FitData
+    collection: Collection
+    encoder: nn.Module | None
+
+
+def read_own(
+    request: OwnRequest,
+    collection: Collection,
+    source: Path,
+    columns: tuple[str | None, str | None] = (None, None),
+    progress: Progress | None = None,
+    tell: Callable[[Collection], None] | None = None,
+) -> OwnData:
+    """Plan, and read the examples; what can be refused is refused before any photograph is read.
+
+    Parameters
+    ----------
+    columns : columns of labels and of names that the user named of a table
+    tell : is given the collection without the photographs that cannot be decoded
+    """
+    plan = request.plan(collection)
+    if plan.note and progress is not None:
+        progress.warn(plan.note)
+    device, side = choose_device(request.device), plan.network.side
+    if side:
+        check_photo_options(side, plan.network.fit, workers=None)
+    encoder = build_network(plan, (3, side, side)) if side and not plan.network.backbone else None
+    transform = photo_transform(plan.network, plan.seed) if side else None
+    kept, inputs = read_inputs(collection, transform, device, progress)
+    if tell is not None:
+        tell(kept)
+    samples = samples_of(kept)
+    classes, labels = number_labels(kept.labels)
+    named = columns if kept.features is not None else (None, None)
+    names = ExampleNames(
+        kept.names, str(source.resolve()), tuple(classes), kept.columns, *(name or "" for name in named)
+    )
+    found = {"found": kept.as_dict()}
+    data = FitData(samples.kind, samples.shape(), inputs, labels, names, transform, facts=found)
+    return OwnData(request.plan(kept), data, kept, encoder)
+
+
+def fit_own(
+    request: OwnRequest,
+    collection: Collection,
+    source: Path,
+    out: Path,
+    resume: bool = False,
+    progress: Progress | None = None,
+    tell: Callable[[Collection], None] | None = None,
+    columns: tuple[str | None, str | None] = (None, None),
+) -> dict[str, Any]:
+    """Fit a collection and write the run folder ``out``; with ``resume`` continue it.
+
+    Returns
+    -------
+    dict
+        The outcome, as in ``result.json``.
+    """
+    if not resume:
+        Run.check_free(out)
+    progress = progress or Silent()
+    own = read_own(request, collection, source, columns, progress, tell)
+    digest = own.plan.network.weights_digest() if own.plan.network.weights else None
+    found = {"source": source.resolve().name, "digest": digest_of(own.collection), "examples": len(own.collection)}
+    config = run_config("own data", own.plan, found, digest)
+    device = choose_device(request.device)
+    return fit(own.plan, own.data, device, run_opener(out, config, resume), progress, own.encoder).facts
+
+
+def check_enough(method: str, collection: Collection) -> None:
+    """Refuse examples that are too few, or without the labels that the method learns from."""
+    METHODS.check(method)
+    what = "photograph" if collection.paths is not None else "row"
+    if len(collection) < 2:
+        skipped = f"; {len(collection.skipped)} were skipped" if collection.skipped else ""
+        raise InputError(
+            f"there must be at least 2 {what}s to compare, and {len(collection)} can be used{skipped}. Add some."
+        )
+    if not METHODS[method].needs.labels:
+        return
+    if not collection.classes:
+        how = "Put those of a class into a sub-folder with its name, or list them with --labels FILE"
+        how = how if what == "photograph" else "Fill in the column of labels for some, and name it with --label-column"
+        raise InputError(
+            f"no {what} has a label, and method {method!r} learns from labels. {how}; or use a method that needs "
+            "none: --method instance."
+        )
+    if len(collection.classes) == 1:
+        raise InputError(
+            f"all labels are {collection.classes[0]!r}, and method {method!r} learns from at least 2 classes. Label "
+            "some examples of another class, or use a method that needs no labels: --method instance."
+        )

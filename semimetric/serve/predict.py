@@ -1,0 +1,45 @@
+"""Class predictions for new examples of a run, as a CSV file."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+
+from semimetric.core.files import check_output, clear_leftovers
+from semimetric.data import Collection
+from semimetric.model.folder import LoadedRun
+from semimetric.serve.embed import Embedded, check_any, check_suffix, embed_chunks, together, write_table, writing
+from semimetric.training.progress import Progress
+
+
+def predict_to(
+    loaded: LoadedRun,
+    collection: Collection,
+    out: Path,
+    progress: Progress | None = None,
+    inputs: Sequence[Path] = (),
+    overwrite: bool = False,
+) -> Embedded:
+    """Predict the classes of a collection and write name, label and probability of each example to a CSV file.
+
+    A file that is there is replaced with ``overwrite`` alone, and one of ``inputs`` never.
+    """
+    check_suffix(out, (".csv",))
+    check_output(out, inputs, overwrite)
+    fitted, classes = loaded.fitted, loaded.fitted.examples.classes
+    fitted.check_predicts()
+    rows: list[list[object]] = []
+    pieces = []
+    for piece in embed_chunks(loaded, collection, progress):
+        if piece.names:
+            best = fitted.probabilities(piece.embeddings).max(1)
+            named = zip(piece.names, best.indices.tolist(), best.values.tolist(), strict=True)
+            rows += [[name, classes[number], round(value, 6)] for name, number, value in named]
+        pieces.append(piece)
+    embedded = together(pieces, collection.skipped)
+    check_any(embedded)
+    with writing(out):
+        write_table(out, ["name", "label", "probability"], rows)
+        clear_leftovers(out.parent, glob.escape(out.name))
+    return embedded
