@@ -1,55 +1,75 @@
-"""Methods by name. A new method is one new file and one line here."""
+"""Methods by name. Methods of this package are listed here, others are registered or offered as entry points."""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from semimetric.core.checks import check_choice
+from semimetric.core.errors import InputError
+from semimetric.core.registry import Registry
 from semimetric.core.settings import build_settings
-from semimetric.methods.affinity_triplets import AffinityTriplets
-from semimetric.methods.angular import Angular
-from semimetric.methods.apit import APIT
-from semimetric.methods.apllr import APLLR
-from semimetric.methods.base import Method
-from semimetric.methods.consensus import Consensus
-from semimetric.methods.deepcluster import DeepCluster
-from semimetric.methods.exemplar import Exemplar
-from semimetric.methods.instance import Instance
-from semimetric.methods.isdml import ISDML
-from semimetric.methods.lrml import LRML
-from semimetric.methods.rotation import Rotation
-from semimetric.methods.seraph import SERAPH
-from semimetric.methods.synthetic import Synthetic
-from semimetric.methods.triplet import SemiHardTriplets
 
-METHODS: dict[str, type[Method[Any]]] = {
-    method.name: method
-    for method in (
-        Consensus,
-        AffinityTriplets,
-        LRML,
-        SERAPH,
-        ISDML,
-        APLLR,
-        APIT,
-        SemiHardTriplets,
-        Angular,
-        Exemplar,
-        Rotation,
-        Instance,
-        DeepCluster,
-        Synthetic,
-    )
-}
+if TYPE_CHECKING:
+    from semimetric.methods.base import Method
+
+METHODS: Registry[type[Method[Any]]] = Registry(
+    "method",
+    "semimetric.methods",
+    {
+        "consensus": "semimetric.methods.consensus:Consensus",
+        "affinity-triplets": "semimetric.methods.affinity_triplets:AffinityTriplets",
+        "lrml": "semimetric.methods.lrml:LRML",
+        "seraph": "semimetric.methods.seraph:SERAPH",
+        "isdml": "semimetric.methods.isdml:ISDML",
+        "apllr": "semimetric.methods.apllr:APLLR",
+        "apit": "semimetric.methods.apit:APIT",
+        "triplet": "semimetric.methods.triplet:SemiHardTriplets",
+        "angular": "semimetric.methods.angular:Angular",
+        "exemplar": "semimetric.methods.exemplar:Exemplar",
+        "rotation": "semimetric.methods.rotation:Rotation",
+        "instance": "semimetric.methods.instance:Instance",
+        "deepcluster": "semimetric.methods.deepcluster:DeepCluster",
+        "synthetic": "semimetric.methods.synthetic:Synthetic",
+    },
+)
+
+M = TypeVar("M", bound="type[Method[Any]]")
 
 
 def method_names() -> tuple[str, ...]:
-    """Names that ``build_method`` knows."""
+    """Names that ``build_method`` accepts."""
     return tuple(METHODS)
 
 
 def build_method(name: str, **settings: Any) -> Method[Any]:
-    """The named method with the given hyper-parameters, the others at their defaults."""
-    check_choice(name, method_names(), "method")
-    kind = METHODS[name]
+    """The named method with these hyper-parameters; the others keep their defaults."""
+    kind = METHODS.find(name)
+    check_method(kind)
     return kind(build_settings(kind.Settings, settings, f"method {name!r}"))
+
+
+def register_method(kind: M) -> M:
+    """Make a method class available under its ``name``; also works as a class decorator."""
+    check_method(kind)
+    METHODS.register(kind.name, kind)
+    return kind
+
+
+def check_method(kind: Any) -> None:
+    """Refuse a class that lacks something that every method must have."""
+    from semimetric.methods.base import Method
+
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        raise InputError(f"a method must be a class derived from semimetric.methods.Method, got {kind!r}.")
+    required = ("name", "summary", "reference", "needs", "Settings")
+    missing = [name for name in required if not hasattr(kind, name)] + sorted(kind.__abstractmethods__)
+    if missing:
+        raise InputError(f"method class {kind.__name__} lacks {', '.join(missing)}. Define them in the class.")
+    if not (isinstance(kind.Settings, type) and dataclasses.is_dataclass(kind.Settings)):
+        raise InputError(f"{kind.__name__}.Settings must be a dataclass, got {kind.Settings!r}.")
+    silent = [field.name for field in dataclasses.fields(kind.Settings) if not field.metadata.get("help")]
+    if silent:
+        raise InputError(
+            f"{kind.__name__}.Settings has fields without a help sentence: {', '.join(silent)}. Define each with "
+            'semimetric.core.settings.setting(default, "Help sentence.").'
+        )

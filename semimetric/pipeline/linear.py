@@ -13,7 +13,7 @@ from torch import Tensor
 from semimetric.core.arrays import as_tensor, check_features, check_labels
 from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError
-from semimetric.methods import METHODS, build_method, method_names
+from semimetric.methods import METHODS, LearnsMetric, build_method, method_names
 from semimetric.metric import Metric
 
 SMALLEST, LARGEST = 1e-60, 1e60
@@ -80,6 +80,7 @@ def learn_metric(
     scaled = scale * (points - points.mean(0))
     generator = torch.Generator().manual_seed(seed)
     start = learner.initial_metric(points.shape[1], generator, lambda: (scaled, known)).to(points.device)
+    assert isinstance(learner, LearnsMetric)
     learned = learner.update_metric(start, scaled, learner.constraints(scaled, known))
     guards = learner.take_guards()
     for sentence in guards.values():

@@ -17,7 +17,7 @@ from semimetric.core.errors import InputError
 from semimetric.core.space import Range, Space
 from semimetric.data import apply_in_chunks, build_preprocess
 from semimetric.encoders import encode
-from semimetric.methods import build_method
+from semimetric.methods import METHODS, build_method
 from semimetric.metric import Metric
 from semimetric.pipeline.choice import settings_for
 from semimetric.pipeline.experiment import encoder_of, load_examples, plan, prepare, pretrain_encoder
@@ -35,46 +35,15 @@ HIDDEN_SHARE = 1 / 3
 FEWEST_HIDDEN = 2
 """Of the labels of each class so many are hidden to judge by, at least two: one has no other to be near to."""
 
-_LR: Space = {"lr": Range(1e-4, 1e-2, log=True)}
-_SLOW: Space = {"lr": Range(1e-10, 1e-5, log=True)}
-_GRAPH: Space = {"k": Range(3, 20), "gamma": Range(0.8, 0.995)}
-_LAPLACIAN: Space = {"k": Range(3, 20), "graph_weight": Range(0.1, 30.0, log=True), "ridge": Range(0.01, 3.0, log=True)}
-_PAIRS: Space = {"graph_weight": Range(0.1, 30.0, log=True), "dissimilar_weight": Range(0.1, 10.0, log=True)}
-
-SPACES: dict[str, Space] = {
-    "consensus": _LR
-    | _GRAPH
-    | {
-        "head_share": Range(0.0, 1.0),
-        "instance": Range(0.0, 1.0),
-        "contrast_temperature": Range(0.05, 0.3, log=True),
-        "selective": (True, False),
-    },
-    "affinity-triplets": _SLOW | _GRAPH | {"alpha": Range(30.0, 55.0)},
-    "lrml": _SLOW | _LAPLACIAN,
-    "isdml": _SLOW | _LAPLACIAN,
-    "seraph": _SLOW
-    | {"eta": Range(1.0, 300.0, log=True), "trace_weight": Range(1e-4, 0.1, log=True), "mu": Range(0.1, 3.0, log=True)},
-    "apllr": _SLOW | _GRAPH | _PAIRS | {"shrinkage": Range(0.3, 0.95)},
-    "apit": _SLOW | _GRAPH | _PAIRS | {"slack": Range(0.05, 1.0, log=True)},
-    "triplet": _LR | {"margin": Range(0.05, 0.5)},
-    "angular": _LR | {"alpha": Range(30.0, 55.0)},
-    "exemplar": _LR,
-    "rotation": {"lr": Range(1e-5, 1e-2, log=True)},
-    "instance": _LR | {"temperature": Range(0.05, 0.5, log=True)},
-    "deepcluster": _LR | {"clusters": Range(5, 200, log=True)},
-    "synthetic": {"lr": Range(1e-7, 1e-3, log=True), "alpha": Range(30.0, 55.0)},
-}
-"""What is tried for each method; without a network there is no learning rate."""
-
 
 def space_for(method: str, given: Iterable[str], examples: int, network: bool = True) -> Space:
     """What is tried of a method on so many examples; settings that are given stay as they are."""
     fixed = {*given} if network else {*given, "lr"}
-    space = {name: values for name, values in SPACES[method].items() if name not in fixed}
+    whole = METHODS[method].space
+    space = {name: values for name, values in whole.items() if name not in fixed}
     if not space:
         raise InputError(
-            f"nothing is left to choose: of method {method!r} the settings {', '.join(SPACES[method])} are tried, and "
+            f"nothing is left to choose: of method {method!r} the settings {', '.join(whole)} are tried, and "
             "all of them are given. Leave one out."
         )
     neighbors = space.get("k")

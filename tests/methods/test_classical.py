@@ -16,7 +16,7 @@ from semimetric.methods.pairs import Pairs, cycled
 from semimetric.metric import Metric, logdet_divergence
 from semimetric.training import Trainer, TrainingData, TrainingSettings, TrainingWarning
 
-CLASSICAL = ("lrml", "seraph", "isdml", "apllr", "apit")
+CLASSICAL = [name for name, kind in METHODS.items() if issubclass(kind, PairMethod)]
 GRAPH = ("lrml", "isdml", "apllr", "apit")
 WIDTH = 6
 
@@ -296,7 +296,7 @@ def test_the_loss_is_its_formula(name: str, data) -> None:
         expected = 0.5 * (surprise[0] + surprise[1]) + 0.7 * doubt
     else:
         similar, dissimilar = loop_means(known, classes, lambda d, kind: d)
-        weight = method.in_use().get("dissimilar_weight", method.settings.dissimilar_weight)
+        weight = method.on_epoch_end().get("dissimilar_weight", method.settings.dissimilar_weight)
         graph = sum(w * d for w, d in zip(batch.weights, lengths, strict=True)) / len(lengths)
         expected = similar - weight * dissimilar + method.settings.graph_weight * graph
     assert float(method.loss(metric, features, batch)) == pytest.approx(10 * float(expected), rel=1e-9)

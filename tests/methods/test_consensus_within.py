@@ -17,7 +17,7 @@ from semimetric.training import Trainer, TrainingData, TrainingSettings
 
 def prepared(points: Tensor, labels: Tensor, **values) -> Consensus:
     method = build_method("consensus", **({"k": 6, "components": KEPT} | values))
-    method.prepare(points, labels, points.shape[1], torch.Generator().manual_seed(0))
+    method.on_fit_begin(points, labels, points.shape[1], torch.Generator().manual_seed(0))
     return method
 
 

@@ -41,7 +41,7 @@ def method(request: pytest.FixtureRequest, working_set) -> Method:
     fields = {field.name for field in dataclasses.fields(METHODS[request.param].Settings)}
     method = build_method(request.param, **{name: value for name, value in small.items() if name in fields})
     points, labels, _ = working_set
-    method.prepare(inputs_of(method, points), labels, WIDTH, torch.Generator().manual_seed(0))
+    method.on_fit_begin(inputs_of(method, points), labels, WIDTH, torch.Generator().manual_seed(0))
     return method
 
 
@@ -90,7 +90,7 @@ def test_what_it_prepares_depends_on_the_generator_alone(method: Method, working
     kept = {name: tensor.clone() for name, tensor in method.state_dict().items()}
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    method.prepare(inputs_of(method, points), labels, WIDTH, torch.Generator().manual_seed(0))
+    method.on_fit_begin(inputs_of(method, points), labels, WIDTH, torch.Generator().manual_seed(0))
     assert torch.equal(before, torch.get_rng_state())
     assert kept.keys() == method.state_dict().keys()
     assert all(torch.equal(tensor, kept[name]) for name, tensor in method.state_dict().items())
@@ -189,7 +189,7 @@ def test_statistics_are_finite_numbers(method: Method, working_set) -> None:
 def steps_of(trainer: Trainer) -> int:
     """Steps of an epoch of one pass, by the constraints of the first."""
     rows = trainer._working_set(1)
-    trainer.method.begin_epoch(1)
+    trainer.method.on_epoch_begin(1)
     constraints = trainer.method.constraints(trainer._features(trainer.data.inputs[rows]), trainer.data.labels[rows])
     return len(constraints) // min(trainer.settings.batch_size, len(constraints))
 

@@ -51,9 +51,9 @@ def test_triplets_follow_the_seed_that_an_epoch_draws(points) -> None:
     drawn = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        method.begin_epoch(1)
+        method.on_epoch_begin(1)
         drawn.append(method.constraints(points, torch.full((60,), -1)).index)
-        method.begin_epoch(2)
+        method.on_epoch_begin(2)
         drawn.append(method.constraints(points, torch.full((60,), -1)).index)
     assert torch.equal(drawn[0], drawn[2])
     assert torch.equal(drawn[1], drawn[3])
@@ -108,7 +108,7 @@ def test_a_metric_step_learns_both_and_keeps_the_norm(points, components: int) -
 def test_a_thousand_iterations_on_changing_triplets_stay_finite(points) -> None:
     method, metric = begun(4)
     for epoch in range(100):
-        method.begin_epoch(epoch)
+        method.on_epoch_begin(epoch)
         metric = method.update_metric(metric, points, method.constraints(points, torch.full((60,), -1)))
     assert torch.isfinite(metric.factor).all()
     assert norm_of(method) == pytest.approx(math.sqrt(WIDTH), rel=1e-12)
@@ -142,7 +142,7 @@ def test_a_generator_a_thousand_times_as_large_trains_on_finite_numbers(points) 
 
 def test_state_goes_with_the_module(points) -> None:
     method, metric = begun(4)
-    method.begin_epoch(1)
+    method.on_epoch_begin(1)
     method.update_metric(metric, points, method.constraints(points, torch.full((60,), -1)))
     other, _ = begun(4)
     assert not torch.equal(other.synthesis, method.synthesis)
