@@ -74,7 +74,7 @@ def run_today(row: str, job: Job, data_dir: Path | None, device: str) -> dict[st
     encoder = encoder_of(experiment, tuple(data.inputs.shape[1:])).to(where)
     width = encoder(data.inputs[:2]).shape[1]
     method = build_method("consensus", **dataclasses.asdict(experiment.method_settings))
-    method.prepare(data.inputs, data.labels, width, torch.Generator().manual_seed(job.seed))
+    method.on_fit_begin(data.inputs, data.labels, width, torch.Generator().manual_seed(job.seed))
     targets = pseudo_labels(data.inputs, data.labels) if row == "LabelSpreading" else data.labels
     rows = (targets >= 0).nonzero().flatten()
     training = experiment.training

@@ -13,7 +13,7 @@ from semimetric.graph import (
     propagated_affinity_matrix,
 )
 from semimetric.losses import angular_loss, contrastive_loss
-from semimetric.methods import build_method
+from semimetric.methods import build_method, register_method
 from semimetric.metric import Metric, minimize_angular
 from semimetric.mining import mine_triplets
 from semimetric.pipeline.linear import GuardWarning, LinearFit, learn_metric
@@ -54,6 +54,7 @@ __all__ = [
     "propagated_affinity_matrix",
     "read_collection",
     "recall_at_k",
+    "register_method",
     "save",
     "suggest",
     "training_settings",

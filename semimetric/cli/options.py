@@ -61,7 +61,7 @@ def for_arguments(function: Callable[..., Any], arguments: Sequence[str]) -> Cal
     if "--help" in named:
         if method:
             kind = METHODS[method]
-            options |= settings_options([*GENERAL, (f"Method {method}", kind.Settings)], kind.training)
+            options |= settings_options([*GENERAL, (f"Method {method}", kind.Settings)], kind.training_defaults)
     elif not named <= _known_flags(function, options):
         options = settings_options([*GENERAL, *((f"Method {name}", METHODS[name].Settings) for name in METHODS)])
     return _with_options(function, options)

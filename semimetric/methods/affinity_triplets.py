@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,9 +15,11 @@ from torch import Tensor
 from semimetric.core.checks import check_choice, check_fraction
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
+from semimetric.core.space import Range
 from semimetric.graph import graph_modes, nearest_neighbors, neighbor_density, propagate_affinities
 from semimetric.losses import angular_loss, angular_margins
-from semimetric.methods.base import Examples, Method, Needs, check_neighbor_count
+from semimetric.methods.base import Examples, LearnsMetric, Needs, check_neighbor_count
+from semimetric.methods.defaults import GRAPH, SLOW, Values, on_photographs
 from semimetric.methods.starts import START_HELP, ProjectionStart, check_start, projection_start
 from semimetric.metric import Euclidean, Geometry, Metric, Stiefel, minimize_angular
 from semimetric.mining import mine_triplets, triplet_shares
@@ -36,8 +38,8 @@ class Triplets:
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Triplets]:
         """Shuffled batches of ``size`` triplets; the remainder is dropped.
 
-        A batch has 3 ``size`` nodes, a node once for each triplet it is in: among random triplets few nodes meet
-        again, and batches of one shape are what a recorded step needs.
+        A batch has 3 ``size`` nodes. A node is repeated for each of its triplets, so that all batches have the same
+        shape, as a recorded step requires; random triplets share few nodes.
         """
         order = torch.randperm(len(self.index), generator=generator).to(self.index.device)
         rows = self.nodes[self.index[order]]
@@ -46,7 +48,7 @@ class Triplets:
             yield Triplets(rows[start : start + size].flatten(), index)
 
     def quality(self, classes: Tensor) -> dict[str, float]:
-        """Shares of triplets that are right by the true classes."""
+        """Shares of triplets that are correct by the true classes."""
         shares = triplet_shares(self.nodes[self.index].to(classes.device), classes)
         return {f"right_{name}": value for name, value in shares.items()}
 
@@ -55,14 +57,14 @@ class Triplets:
 class AffinityTripletsSettings:
     """Hyper-parameters; the defaults are the paper's for MNIST."""
 
-    k: int = setting(10, "Neighbours per node of the graph; of an odd number the median neighbour is dropped.")
-    gamma: float = setting(0.99, "Share of the affinity that travels on at each step of the propagation, in (0, 1).")
+    k: int = setting(10, "Neighbours per node of the graph; if odd, the median neighbour is dropped.")
+    gamma: float = setting(0.99, "Share of the affinity passed on at each propagation step, in (0, 1).")
     alpha: float = setting(40.0, "Angle of the loss in degrees, in (0, 90).")
     components: int = setting(64, "Dimensions l of the learned embedding, at most the encoder's d.")
     start: ProjectionStart = setting("random", START_HELP)
-    orthogonal: bool = setting(True, "Keep L orthonormal; without it the metric is free (the 'w/o orth' ablation).")
-    cg_iterations: int = setting(10, "Conjugate-gradient iterations of one metric step.")
-    anchors: Literal["all", "modes"] = setting("all", "Mine around all nodes, or around the modes of the graph.")
+    orthogonal: bool = setting(True, "Keep L orthonormal; false is the 'w/o orth' ablation.")
+    cg_iterations: int = setting(10, "Conjugate-gradient iterations per metric step.")
+    anchors: Literal["all", "modes"] = setting("all", "Anchors of triplets: all nodes, or the modes of the graph.")
     reduction: Literal["sum", "mean"] = setting("sum", "Sum or average the loss over a batch of triplets.")
 
     def __post_init__(self) -> None:
@@ -80,7 +82,10 @@ class AffinityTripletsSettings:
         check_choice(self.reduction, ("sum", "mean"), "reduction")
 
 
-class AffinityTriplets(Method[Triplets]):
+PAPER: Values = {"components": 64, "k": 10, "gamma": 0.99, "alpha": 40.0, "lr": 1e-9}
+
+
+class AffinityTriplets(LearnsMetric[Triplets]):
     """Affinity propagation, top-half/bottom-half triplets, angular loss, L by Riemannian conjugate gradients."""
 
     name = "affinity-triplets"
@@ -89,11 +94,19 @@ class AffinityTriplets(Method[Triplets]):
     needs = Needs(labels=True, unlabelled=True, graph=True)
     capturable_loss = True
     capturable_metric = True
+    in_paper = True
+    space = SLOW | GRAPH | {"alpha": Range(30.0, 55.0)}
+    defaults_on: ClassVar[dict[str, Values]] = {
+        "digits": {"components": 32, "lr": 3e-7},
+        "mnist": PAPER,
+        "fashion-mnist": PAPER | {"lr": 1e-8},
+        "cifar10": PAPER | {"components": 32},
+    } | on_photographs({"components": 128, "k": 50, "gamma": 0.99, "alpha": 45.0, "start": "classes"})
     Settings = AffinityTripletsSettings
     settings: AffinityTripletsSettings
 
     def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
-        """An orthonormal L: random, as in the paper, or where ``start`` says."""
+        """An orthonormal L, chosen by ``start``."""
         return projection_start(width, self.settings.components, self.settings.start, generator, examples)
 
     def check_working_set(self, labelled: int, unlabelled: int) -> None:
@@ -110,7 +123,7 @@ class AffinityTriplets(Method[Triplets]):
         return Triplets(torch.arange(len(features), device=features.device), triplets)
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: Triplets) -> Metric:
-        """A few conjugate-gradient iterations on L, started from the current one."""
+        """A few conjugate-gradient iterations from the current L."""
         anchor, positive, negative = features[constraints.index.to(features.device)].unbind(1)
         geometry: Geometry = Stiefel() if self.settings.orthogonal else Euclidean()
         result = minimize_angular(
@@ -125,12 +138,12 @@ class AffinityTriplets(Method[Triplets]):
         return Metric(result.point)
 
     def loss(self, metric: Metric, features: Tensor, constraints: Triplets) -> Tensor:
-        """The smooth angular loss of the triplets under the fixed metric."""
+        """The smooth angular loss of the triplets."""
         index = constraints.index.to(features.device)
         return angular_loss(features, index, metric.factor, self.settings.alpha, self.settings.reduction)
 
     def statistics(self, metric: Metric, features: Tensor, constraints: Triplets) -> dict[str, float]:
-        """Mean loss of a triplet and the share of active ones (positive margin)."""
+        """Mean loss of a triplet, and the share of active triplets (positive margin)."""
         index = constraints.index.to(features.device)
         margins = angular_margins(features, index, metric.factor, self.settings.alpha)
         return {

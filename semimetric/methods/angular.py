@@ -1,4 +1,4 @@
-"""All triplets of labelled examples, under a bound of the angle at the negative.
+"""Angular loss: an upper bound on the angle at the negative of labelled triplets.
 
 J. Wang, F. Zhou, S. Wen, X. Liu, Y. Lin, "Deep metric learning with angular loss", ICCV 2017.
 """
@@ -11,22 +11,24 @@ import torch
 from torch import Tensor
 
 from semimetric.core.settings import setting
+from semimetric.core.space import Range
 from semimetric.encoders import unit_features
 from semimetric.losses import angular_margins, batch_angular_loss
 from semimetric.losses.angular import check_angle
+from semimetric.methods.defaults import LR
 from semimetric.methods.supervised import Labelled, Supervised, SupervisedSettings
 from semimetric.mining import labelled_pairs
 
 PROBE_PAIRS = 1000
-"""Most pairs of one class whose hardest negative is looked for."""
+"""Most pairs of the same class used for ``violated_share``."""
 
 
 @dataclass(frozen=True)
 class AngularSettings(SupervisedSettings):
     """Hyper-parameters."""
 
-    alpha: float = setting(40.0, "Upper bound of the angle at the negative in degrees, above 0 and at most 80.")
-    constant: bool = setting(False, "Keep the constant term of the margin, 2 - 6 tan(alpha)^2.")
+    alpha: float = setting(40.0, "Largest angle at the negative in degrees, above 0 and at most 80.")
+    constant: bool = setting(False, "Add the constant term 2 - 6 tan(alpha)^2 to the margin.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -34,22 +36,23 @@ class AngularSettings(SupervisedSettings):
 
 
 class Angular(Supervised):
-    """The angular loss with all negatives of each pair of one class in its logarithm."""
+    """Angular loss, with all negatives of a pair inside one logarithm."""
 
     name = "angular"
-    summary = "labelled triplets, smooth bound of the angle at all negatives of a pair together"
+    summary = "labelled triplets, smooth bound on the angle at all negatives of a pair"
     reference = "Wang, Zhou, Wen, Liu and Lin, ICCV 2017"
+    space = LR | {"alpha": Range(30.0, 55.0)}
     Settings = AngularSettings
     settings: AngularSettings
 
     def batch_loss(self, points: Tensor, batch: Labelled) -> Tensor:
-        """The mean over all pairs of one class."""
+        """Mean over all pairs of the same class."""
         return batch_angular_loss(points, batch.targets, self.settings.alpha, self.settings.constant)
 
     def violated_share(self, points: Tensor, batch: Labelled) -> float:
-        """The share of pairs at whose hardest negative the angle is above alpha, whether or not the constant is kept.
+        """Share of pairs whose hardest negative has an angle above alpha, without the constant term.
 
-        Of all negatives of a pair the one with the largest product with its middle has the largest margin.
+        The hardest negative of a pair is the one with the largest inner product with the pair's midpoint.
         """
         rows = unit_features(points)
         pairs, _ = labelled_pairs(batch.targets, PROBE_PAIRS, 0)

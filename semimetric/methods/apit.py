@@ -13,6 +13,8 @@ from torch import Tensor
 
 from semimetric.core.checks import check_positive
 from semimetric.core.settings import setting
+from semimetric.core.space import Range
+from semimetric.methods.pairs import with_rates
 from semimetric.methods.propagated import PropagatedMethod, PropagatedSettings
 from semimetric.metric import PairScatters, information_theoretic_prior
 
@@ -21,7 +23,7 @@ from semimetric.metric import PairScatters, information_theoretic_prior
 class APITSettings(PropagatedSettings):
     """Hyper-parameters."""
 
-    slack: float = setting(0.3, "Weight of the bounds on labelled pairs beside closeness to the Euclidean metric.")
+    slack: float = setting(0.3, "Weight of the distance bounds relative to closeness to the Euclidean metric.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -31,13 +33,15 @@ class APITSettings(PropagatedSettings):
 class APIT(PropagatedMethod):
     """The prior keeps similar pairs within a small distance and dissimilar pairs beyond a large one.
 
-    Among the metrics that do so, up to slack, it is the one closest to the Euclidean in LogDet divergence. Of too
-    many pairs some are taken, evenly by the order of the examples.
+    Of all metrics that do so, up to slack, it is the closest to the Euclidean one in LogDet divergence. If there are
+    too many pairs, an evenly spaced subset is used.
     """
 
     name = "apit"
     summary = "information-theoretic prior adapted by propagated affinities, in closed form"
     reference = "Dutta and Sekhar, ICANN 2018; deep: Dutta, Harandi and Sekhar, AAAI 2021"
+    space = PropagatedMethod.space | {"slack": Range(0.05, 1.0, log=True)}
+    defaults_on = with_rates(digits=1e-8, mnist=1e-9, fashion_mnist=1e-9, cifar10=1e-9)
     Settings = APITSettings
     settings: APITSettings
 
@@ -49,13 +53,12 @@ class APIT(PropagatedMethod):
         if found.widened:
             self.bind_guard(
                 "bounds_widened",
-                f"{self.name}: the labelled pairs all lie at one distance, so that the prior's bounds were set 10 % "
-                "around it.",
+                f"{self.name}: all labelled pairs have the same distance; the prior's bounds are set 10 % around it.",
             )
         if not found.converged:
             self.bind_guard(
                 "prior_not_settled",
-                f"{self.name}: the prior's projections were stopped after {found.sweeps} sweeps over the labelled "
-                "pairs, before they settled; the prior is a metric all the same.",
+                f"{self.name}: the prior did not converge in {found.sweeps} sweeps over the labelled pairs; the last "
+                "iterate is used.",
             )
         return found.matrix

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
+from semimetric.core.space import Range
+from semimetric.methods.pairs import with_rates
 from semimetric.methods.propagated import PropagatedMethod, PropagatedSettings
 from semimetric.metric import PairScatters, likelihood_ratio_prior
 
@@ -21,9 +23,7 @@ from semimetric.metric import PairScatters, likelihood_ratio_prior
 class APLLRSettings(PropagatedSettings):
     """Hyper-parameters."""
 
-    shrinkage: float = setting(
-        0.7, "Share of the pair scatters that is replaced by a multiple of the identity, in (0, 1]."
-    )
+    shrinkage: float = setting(0.7, "Shrinkage of the pair scatters towards a multiple of the identity, in (0, 1].")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -34,13 +34,15 @@ class APLLRSettings(PropagatedSettings):
 class APLLR(PropagatedMethod):
     """The prior is the positive part of S_s^-1 - S_d^-1, from shrunk scatters.
 
-    Differences of similar and of dissimilar pairs are taken for Gaussian; the log-likelihood ratio of the two is this
-    quadratic form. With fewer labels than dimensions S_s is singular: hence the shrinkage, which is ours.
+    This is the log-likelihood ratio of similar and dissimilar pairs if their differences are Gaussian. The shrinkage is
+    an addition: with fewer labels than dimensions S_s is singular.
     """
 
     name = "apllr"
     summary = "log-likelihood-ratio prior adapted by propagated affinities, in closed form"
     reference = "Dutta and Sekhar, ICANN 2018; deep: Dutta, Harandi and Sekhar, AAAI 2021"
+    space = PropagatedMethod.space | {"shrinkage": Range(0.3, 0.95)}
+    defaults_on = with_rates(digits=1e-7, mnist=1e-8, fashion_mnist=1e-9, cifar10=1e-8)
     Settings = APLLRSettings
     settings: APLLRSettings
 

@@ -1,4 +1,4 @@
-"""The contract of a method: what ``training`` asks of it, in the order of Algorithm 1."""
+"""The contract of a method: what it must answer, and what it may answer, in the order of Algorithm 1."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
+from semimetric.core.space import Space
+from semimetric.data import Views
 from semimetric.graph import Posteriors
+from semimetric.methods.defaults import LR, Values
 from semimetric.metric import Metric
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a method cannot do without, so that a wrong input is refused before training starts."""
+    """The data a method needs. Training checks it first, and hides labels or unlabelled examples it does not need."""
 
     labels: bool
     unlabelled: bool
@@ -38,10 +41,10 @@ class Needs:
 
 
 class Constraints(Protocol):
-    """What a working set of examples tells a method: triplets, pairs, edges.
+    """What a method derives from a working set: triplets, pairs, edges, targets.
 
-    ``nodes`` are the rows of the working set that the constraints touch; all other indices inside refer to
-    positions in ``nodes``. A mini-batch is again ``Constraints``, over fewer nodes.
+    ``nodes`` are the rows of the working set that the constraints use; all other indices are positions in ``nodes``. A
+    mini-batch is again ``Constraints``, over fewer nodes.
     """
 
     @property
@@ -58,62 +61,75 @@ class Constraints(Protocol):
         ...
 
     def quality(self, classes: Tensor) -> dict[str, float]:
-        """Shares of right constraints by the true classes of the working set, for the log of a benchmark."""
+        """Shares of correct constraints, given the true classes of the working set, for the log of a benchmark."""
         ...
 
 
 C = TypeVar("C", bound=Constraints)
 
 Examples = Callable[[], tuple[Tensor, Tensor]]
-"""Computes the features (N, d) of all training examples, and has their labels (N,), as far as the method may know."""
+"""Computes the features (N, d) of all training examples and returns them with the labels (N,) that the method sees."""
 
 
 class Method(nn.Module, ABC, Generic[C]):
-    """A way to learn a metric and an encoder together.
+    """Trains an encoder, and keeps or learns a metric on its features.
 
-    Features are the l2-normalised outputs of the encoder, (n, d). A method may own trainable parts and buffers:
-    they are ordinary module state, trained beside the encoder and saved with the run.
+    A method must define ``name``, ``summary``, ``reference``, ``needs`` and ``Settings``, and implement ``constraints``
+    and ``loss``. Everything else is optional. A method that also learns the metric derives from ``LearnsMetric``, one
+    that predicts classes from ``PredictsClasses``.
 
-    ``capturable_loss`` says that ``loss`` never waits for values on the host, and that all mini-batches of an epoch are
-    dataclasses of tensors of the same shapes; ``capturable_metric`` says the same of ``update_metric``. A GPU may then
-    record a step, with the metric's update where that belongs to it, and replay it.
-
-    ``follows_examples`` says that row i of the working set must be the same example in every epoch: the working set is
-    then all examples, in their order, and there are no partitions.
-
-    ``unlabelled_optional`` says of a method that learns from unlabelled examples that it learns without any as well.
-
-    ``learns_without_network`` says that ``update_metric`` alone learns something from labels, on fixed vectors.
-
-    A guard is a departure from the method as it is written that keeps its problem solvable: a capped weight, a
-    replaced prior. ``bind_guard`` notes one, ``take_guards`` hands over what was noted since it was last asked.
+    Features are the l2-normalised outputs of the encoder, (n, d). A method may own parameters and buffers. They are
+    ordinary module state: parameters are trained with the encoder, and all state is saved with the run.
     """
 
+    # Must be defined.
     name: ClassVar[str]
     summary: ClassVar[str]
     reference: ClassVar[str]
     needs: ClassVar[Needs]
-    capturable_loss: ClassVar[bool] = False
-    capturable_metric: ClassVar[bool] = False
-    follows_examples: ClassVar[bool] = False
-    unlabelled_optional: ClassVar[bool] = False
-    learns_without_network: ClassVar[bool] = True
     Settings: ClassVar[type[Any]]
     settings: Any
+
+    # May be defined: how training may treat the method.
+    capturable_loss: ClassVar[bool] = False
+    """``loss`` never waits for values on the host, and all mini-batches of an epoch are dataclasses of tensors of the
+    same shapes. A GPU then records one step and replays it."""
+    follows_examples: ClassVar[bool] = False
+    """Row i of the working set is the same example in every epoch: all examples are used, without partitions."""
+    unlabelled_optional: ClassVar[bool] = False
+    """The method uses unlabelled examples but also trains without any."""
+    learns_without_network: ClassVar[bool] = False
+    """The metric step alone learns from labels on fixed vectors."""
+
+    # May be defined: default settings and search space.
+    training_defaults: ClassVar[Values] = {}
+    """Training settings for any data."""
+    defaults_on: ClassVar[dict[str, Values]] = {}
+    """Further settings by material ("vectors", "images", "descriptors", "pretrained") or by benchmark dataset. A
+    dataset without an entry uses that of its material. "described" applies when a backbone is named for a dataset on
+    which the method otherwise trains the backbone."""
+    space: ClassVar[Space] = LR
+    """Values that tuning tries."""
+    in_paper: ClassVar[bool] = False
+    """The preset "paper" applies."""
 
     def __init__(self, settings: Any = None) -> None:
         super().__init__()
         self.settings = self.Settings() if settings is None else settings
+        self.make_views: Views | None = None
         self._guards: dict[str, str] = {}
 
-    def bind_guard(self, name: str, sentence: str) -> None:
-        """Note that the guard ``name`` is at work; ``sentence`` tells the user what was done and why."""
-        self._guards[name] = sentence
+    # Must be implemented.
 
-    def take_guards(self) -> dict[str, str]:
-        """Sentences of the guards noted since this was last asked, by name."""
-        taken, self._guards = self._guards, {}
-        return taken
+    @abstractmethod
+    def constraints(self, features: Tensor, labels: Tensor) -> C:
+        """The constraints of a working set, given its features (n, d) and labels (n,), -1 = unknown. No gradients."""
+
+    @abstractmethod
+    def loss(self, metric: Metric, features: Tensor, constraints: C) -> Tensor:
+        """The loss of the encoder with the metric fixed, on the features of ``constraints.nodes`` or of their views."""
+
+    # May be overridden, in the order of the calls.
 
     def check_labels(self, labels: Tensor) -> None:
         """Refuse labels (-1 = unknown) from which this method cannot learn."""
@@ -131,73 +147,78 @@ class Method(nn.Module, ABC, Generic[C]):
                 f"{int(known[0])}. Label some of another class."
             )
 
-    def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
-        """Build, before anything is trained, the parts whose size depends on the data or on the features' width.
-
-        Inputs are preprocessed examples (N, ...); what the method cannot use is refused here. Most methods have none.
-        """
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Called before the constraints of each epoch, counted from 1, are asked for.
-
-        Random numbers of an epoch may be drawn here, from torch's own generator, which training seeds and keeps.
-        """
-
     def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
-        """The metric to start from, for features of ``width`` dimensions; Euclidean distance unless there is more.
-
-        ``examples`` are for a start that depends on them.
-        """
+        """The metric before training, for features of ``width`` dimensions; Euclidean distance by default."""
         return Metric.identity(width)
 
+    def on_fit_begin(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+        """Called once before training, with the preprocessed inputs (N, ...) and their labels (N,).
+
+        Build here what depends on the data or on the features' ``width``: a head, a memory bank, ``make_views``.
+        Refuse inputs that the method cannot use.
+        """
+
     def check_working_set(self, labelled: int, unlabelled: int) -> None:
-        """Refuse, before training, working sets of so many examples if they are too small; any size will do here."""
+        """Refuse a working set of so many examples if it is too small. Called once before training."""
 
-    def views(self, inputs: Tensor) -> Tensor:
-        """What the encoder sees of a batch (n, ...): its examples as they are, or views of them (v n, ...).
+    def on_epoch_begin(self, epoch: int) -> None:
+        """Called before ``constraints`` in each epoch, counted from 1.
 
-        ``loss`` is then given a feature of each view, all first views before all second ones.
+        Draw the random numbers of an epoch here, from torch's global generator, which training seeds and saves.
         """
-        return inputs
 
-    @abstractmethod
-    def constraints(self, features: Tensor, labels: Tensor) -> C:
-        """What does this working set tell us? No gradients."""
+    def statistics(self, metric: Metric, features: Tensor, constraints: C) -> dict[str, float]:
+        """Numbers for the log, before the epoch's training.
 
-    def update_metric(self, metric: Metric, features: Tensor, constraints: C) -> Metric:
-        """Encoder fixed: the new metric, from the features of ``constraints.nodes`` (no gradients).
-
-        A method that trains the encoder alone keeps the metric as it is.
+        ``active_share``, if present, is the share of violated constraints; training warns when it falls to nothing.
         """
-        return metric
-
-    @abstractmethod
-    def loss(self, metric: Metric, features: Tensor, constraints: C) -> Tensor:
-        """Metric fixed: what the encoder minimises on the features of ``constraints.nodes``, or of their views."""
-
-    def metric_objective(self, metric: Metric, features: Tensor, constraints: C) -> float:
-        """What ``update_metric`` lowers; the loss, unless the method has more to say about the metric."""
-        with torch.no_grad():
-            return float(self.loss(metric, features, constraints))
-
-    def posteriors(self, constraints: C) -> Posteriors | None:
-        """What the method takes each example of the working set to be; none if it names no classes."""
-        return None
-
-    def in_use(self) -> dict[str, float]:
-        """Numbers of the method's own that the last metric step set, for the log of an epoch."""
         return {}
 
-    @abstractmethod
-    def statistics(self, metric: Metric, features: Tensor, constraints: C) -> dict[str, float]:
-        """Numbers worth a line in the log of an epoch.
+    def views(self, inputs: Tensor) -> Tensor:
+        """The encoder's input for a batch (n, ...): the examples, or v views of each (v n, ...) by ``make_views``.
 
-        ``active_share``, where a method has it, is the share of violated constraints; training watches it.
+        All first views come before all second views. ``loss`` gets one feature for each view.
         """
+        return inputs if self.make_views is None else self.make_views(inputs)
+
+    def on_epoch_end(self) -> dict[str, float]:
+        """Called after the training of each epoch; returns more numbers for the log."""
+        return {}
+
+    # Guards: departures from the published method that keep its problem solvable, such as a capped weight.
+
+    def bind_guard(self, name: str, sentence: str) -> None:
+        """Record that the guard ``name`` took effect; ``sentence`` tells the user what was done and why."""
+        self._guards[name] = sentence
+
+    def take_guards(self) -> dict[str, str]:
+        """Return the guards recorded since the last call, and forget them."""
+        taken, self._guards = self._guards, {}
+        return taken
+
+
+class LearnsMetric(Method[C]):
+    """A method that learns the metric as well."""
+
+    learns_without_network = True
+    capturable_metric: ClassVar[bool] = False
+    """Like ``capturable_loss``, for ``update_metric``."""
+
+    @abstractmethod
+    def update_metric(self, metric: Metric, features: Tensor, constraints: C) -> Metric:
+        """The new metric with the encoder fixed, from the features of ``constraints.nodes``. No gradients."""
+
+
+class PredictsClasses(Method[C]):
+    """A method that predicts a class for each example; held-out labels then estimate how accurate it is."""
+
+    @abstractmethod
+    def posteriors(self, constraints: C) -> Posteriors:
+        """Class probabilities and confidence of each example of the working set."""
 
 
 def check_neighbor_count(k: int, size: int) -> None:
-    """Every example of a working set of ``size`` needs ``k`` others."""
+    """Refuse ``k`` neighbours for each example of a working set of ``size``."""
     if k >= size:
         raise InputError(
             f"k must be below the number of examples in the graph ({size}: a partition with the labelled ones, where "

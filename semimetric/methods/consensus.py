@@ -1,8 +1,8 @@
-"""Class posteriors on which graph and network agree, contrastive learning weighted by their confidence.
+"""Pseudo-labels from graph and network combined, and contrastive learning weighted by their confidence.
 
-Labels are propagated over the neighbour graph of an averaged encoder; a linear head on the same features names the
-examples too; the geometric mean of both is the consensus. It says which pairs are likely of one class and how sure that
-is. The page in ``docs/methods`` has the formulae and the sources of the parts.
+Labels are propagated over the neighbour graph of an averaged encoder. A linear head on the same features predicts
+classes too. The geometric mean of both is the consensus: it gives the pseudo-labels and their confidence. The page in
+``docs/methods`` has the formulae and the sources of the parts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,34 +19,52 @@ from torch.nn.functional import cross_entropy
 from semimetric.core.checks import check_choice, check_fraction, check_not_negative, check_positive
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
-from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, Views, preset_views
+from semimetric.core.space import Range, Space
+from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
 from semimetric.encoders import unit_features
 from semimetric.graph import Posteriors, cosine_posteriors, names_and_confidence, upper_quartiles
 from semimetric.losses import contrastive_loss
-from semimetric.methods.base import Examples, Method, Needs, check_neighbor_count
+from semimetric.methods.base import Examples, LearnsMetric, Needs, PredictsClasses, check_neighbor_count
 from semimetric.methods.baseline import head_logits
+from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, GRAPH, HELD_OUT_CLASSES, LR, Values, on_photographs
 from semimetric.methods.starts import random_projection
-from semimetric.metric import Metric, within_class_share, within_class_whitening
+from semimetric.metric import Metric, within_class_whitening
 
 SMALLEST_SHARE = 1e-6
-"""Neither graph nor head rules a class out altogether in their geometric mean."""
+"""Smallest probability in the geometric mean, so that neither graph nor head rules out a class."""
 
 LEAST_TYPICAL = 1e-3
-"""A graph that is less sure than this in most of a class, or of all, has nothing to compare with."""
+"""Smallest typical confidence that other confidences are divided by."""
 
 ROUNDING = 1e-9
-"""Examples that are all equally sure are as sure as their mean, however that is rounded."""
+"""Tolerance when a confidence is compared with the mean of its class."""
 
 LABELLED_SHARE = 1 / 8
-"""Of every batch so much is drawn from the labelled examples, however few they are."""
+"""Share of each batch that is drawn from the labelled examples."""
+
+IMAGES: Values = FROM_SCRATCH | {"validation_share": 0.0, "selective": False}
+
+GOOD_FEATURES: Values = {"gamma": 0.95, "relative": True, "metric": "within"}
+"""For pretrained features: a metric that measures differences relative to those within classes."""
+
+SMALL_STEPS: Values = {"lr": 3e-5, "average": 0.99, "batch_size": 128, "passes": 1, "epochs": 5}
+FINE_TUNING: Values = GOOD_FEATURES | SMALL_STEPS | {"augmentation": "photographs", "instance": 0.1}
+"""For a pretrained network that is trained: small steps and weak views."""
+
+GOOGLENET: Values = {"encoder": "googlenet-rmac", "preprocess": "imagenet", "precision": "bfloat16", "components": 128}
+PHOTOGRAPHS: Values = HELD_OUT_CLASSES | FINE_TUNING | GOOGLENET | {"backbone": ""}
+
+LINEAR: Values = {"encoder": "linear", "preprocess": "none", "precision": "float32"}
+DESCRIBED: Values = LINEAR | {"augmentation": "auto", "lr": 1e-4, "epochs": 10}
+"""On descriptors only a matrix is trained, which allows a larger learning rate."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What each of n examples is taken for.
+    """Pseudo-labels of n examples.
 
-    Posteriors (n, C) of ``classes`` (C,), confidence in them (n,) in [0, 1], how much each counts in training (n,),
-    which is 0 or the confidence, beside others or as it is, and whether the posteriors are the label (n,).
+    ``shares`` (n, C) are posteriors of ``classes`` (C,), ``confidence`` (n,) is in [0, 1], ``weights`` (n,) are those
+    in the loss, and ``known`` (n,) marks labelled examples, whose posteriors are their labels.
     """
 
     nodes: Tensor
@@ -61,13 +79,13 @@ class Agreement:
 
     @property
     def targets(self) -> Tensor:
-        """(n,) column of the likeliest class."""
+        """(n,) column of the most likely class."""
         return self.shares.argmax(1)
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Agreement]:
-        """Batches of ``size``: an eighth drawn from the labelled examples, the rest from all in random order.
+        """``n // size`` batches: an eighth is drawn from the labelled examples, the rest from all in random order.
 
-        There are as many as examples would fill, so that seven eighths of them are met in one pass.
+        One pass therefore visits seven eighths of the examples.
         """
         labelled = self.known.nonzero().flatten().cpu()
         first = max(int(LABELLED_SHARE * size), 1 if size > 1 else 0)
@@ -84,7 +102,7 @@ class Agreement:
         return Agreement(nodes, shares, confidence, weights, known, self.classes)
 
     def quality(self, classes: Tensor) -> dict[str, float]:
-        """Shares of right pseudo-labels of the unlabelled examples, plain and weighted by confidence."""
+        """Accuracy of the pseudo-labels of unlabelled examples, plain and weighted by confidence."""
         if bool(self.known.all()):
             return {}
         right = (self.classes[self.targets] == classes[self.nodes])[~self.known].double()
@@ -95,33 +113,32 @@ class Agreement:
 
 @dataclass(frozen=True)
 class ConsensusSettings:
-    """Hyper-parameters; one set of defaults serves images and vectors."""
+    """Hyper-parameters."""
 
     k: int = setting(10, "Neighbours per node of the graph.")
-    gamma: float = setting(0.99, "Share of its label that a node passes on at each step of the propagation, in (0, 1).")
-    head_share: float = setting(
-        0.5, "Weight of the head against the graph in what an example is taken for: 0 the graph alone, 1 the head."
-    )
+    gamma: float = setting(0.99, "Share of its label that a node passes on at each propagation step, in (0, 1).")
+    head_share: float = setting(0.5, "Weight of the head in the pseudo-labels: 0 uses only the graph, 1 only the head.")
     veto: bool = setting(
-        True, "Let an example count less where the graph is less sure than at most of those named alike."
+        True,
+        "Down-weight an example when the graph is less confident about it than is typical for its predicted class.",
     )
     augmentation: ViewKind = setting("auto", VIEW_HELP)
     selective: bool = setting(
-        True, "Count only examples that are at least as sure as the mean of those taken for the same class."
+        True, "Train only on examples whose confidence is at least the mean of their predicted class."
     )
     relative: bool = setting(
-        False, "Count examples by how sure they are beside the surest quarter: for many classes of few labels each."
+        False, "Weight examples by confidence relative to the upper quartile; for many classes with few labels each."
     )
-    consistency: float = setting(1.0, "Weight of naming strong views as their examples are named.")
-    contrast: float = setting(1.0, "Weight of the contrastive loss between examples of one class, by confidence.")
-    contrast_temperature: float = setting(0.1, "Its temperature.")
-    instance: float = setting(0.3, "Weight of the contrastive loss between the two views of each example.")
-    instance_temperature: float = setting(0.1, "Its temperature.")
-    components: int = setting(0, "Dimensions of the embedding, at most the encoder's d; 0 keeps all.")
+    consistency: float = setting(1.0, "Weight of the cross-entropy between strong views and pseudo-labels.")
+    contrast: float = setting(1.0, "Weight of the contrastive loss between examples of the same pseudo-label.")
+    contrast_temperature: float = setting(0.1, "Temperature of that contrastive loss.")
+    instance: float = setting(0.3, "Weight of the contrastive loss between two views of the same example.")
+    instance_temperature: float = setting(0.1, "Temperature of the contrastive loss between views.")
+    components: int = setting(0, "Dimensions of the embedding, at most the encoder's d; 0 keeps all d.")
     metric: Literal["principal", "within"] = setting(
-        "principal", "What they are: principal components, or those in units of how much one class varies."
+        "principal", "Metric: principal components, or components whitened by the within-class covariance."
     )
-    shrinkage: float = setting(3.0, "How far that is shrunk towards the same in all directions, above 0.")
+    shrinkage: float = setting(3.0, "Shrinkage of the within-class covariance towards isotropic, above 0.")
 
     def __post_init__(self) -> None:
         if self.k < 1:
@@ -137,8 +154,16 @@ class ConsensusSettings:
         check_choice(self.metric, ("principal", "within"), "metric")
 
 
-class Consensus(Method[Agreement]):
-    """Pseudo-labels on which graph and head agree; consistency and contrast of augmented views."""
+SPACE: Space = {
+    "head_share": Range(0.0, 1.0),
+    "instance": Range(0.0, 1.0),
+    "contrast_temperature": Range(0.05, 0.3, log=True),
+    "selective": (True, False),
+}
+
+
+class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
+    """Pseudo-labels from graph and head; consistency and contrastive losses on augmented views."""
 
     name = "consensus"
     summary = "class posteriors of graph and network, contrastive loss weighted by their confidence"
@@ -147,6 +172,18 @@ class Consensus(Method[Agreement]):
     capturable_loss = True
     unlabelled_optional = True
     learns_without_network = False
+    space = LR | GRAPH | SPACE
+    training_defaults = ADAMW | {"average": 0.995, "passes": 2, "epochs": 40, "hold_back": 0.2}
+    defaults_on: ClassVar[dict[str, Values]] = {
+        "vectors": {"k": 5, "gamma": 0.95, "head_share": 0.3, "instance": 0.2, "selective": False},
+        "descriptors": GOOD_FEATURES,
+        "pretrained": FINE_TUNING,
+        "described": DESCRIBED,
+        "digits": {"average": 0.99, "selective": False},
+        "mnist": IMAGES | {"epochs": 30},
+        "fashion-mnist": IMAGES | {"epochs": 20, "passes": 4, "augmentation": "objects", "instance": 0.5},
+        "cifar10": IMAGES | {"epochs": 200, "precision": "bfloat16"},
+    } | on_photographs(PHOTOGRAPHS)
     Settings = ConsensusSettings
     settings: ConsensusSettings
     head: nn.Linear
@@ -155,15 +192,14 @@ class Consensus(Method[Agreement]):
     centre: Tensor
     directions: Tensor
     placed: Tensor
-    make_views: Views
 
-    def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
-        """A head for the classes that have labels, and the views that fit the inputs."""
+    def on_fit_begin(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+        """Build a head for the labelled classes, and a weak and a strong view."""
         classes = torch.unique(labels[labels >= 0])
         within = self.settings.metric == "within"
         kept = self.settings.components or width
         self.head = nn.utils.skip_init(nn.Linear, kept if within else width, len(classes))
-        nn.init.zeros_(self.head.weight)  # so that it knows nothing, rather than something random, when it joins in
+        nn.init.zeros_(self.head.weight)  # uninformative rather than random until trained
         nn.init.zeros_(self.head.bias)
         self.register_buffer("classes", classes)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
@@ -174,21 +210,16 @@ class Consensus(Method[Agreement]):
         self.make_views = preset_views(inputs, self.settings.augmentation, ("weak", "strong"))
 
     def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
-        """Euclidean distance of the features; with ``components``, of a random projection until the first epoch."""
+        """Euclidean distance, after a random projection if ``components`` is set."""
         return random_projection(width, self.settings.components, generator)
 
     def check_working_set(self, labelled: int, unlabelled: int) -> None:
         """Every example needs k others."""
         check_neighbor_count(self.settings.k, labelled + unlabelled)
 
-    def views(self, inputs: Tensor) -> Tensor:
-        """A weak view of every example, then a strong one of every example; without augmentation itself twice."""
-        views: Tensor = self.make_views(inputs)
-        return views
-
     @torch.no_grad()
     def constraints(self, features: Tensor, labels: Tensor) -> Agreement:
-        """The consensus of the graph and of the head, which has a say once it has been trained."""
+        """The consensus of the graph and, once it has been trained, the head."""
         if self.settings.metric == "within" and not bool(self.placed):
             self._place(features, labels)
         points = self._points(features)
@@ -207,7 +238,7 @@ class Consensus(Method[Agreement]):
         return cosine_posteriors(points, labels, self.settings.k, self.settings.gamma)
 
     def _place(self, features: Tensor, labels: Tensor) -> None:
-        """Fix the space in which graph, head and losses work: that of the first features, by how classes vary there."""
+        """Fix the space of graph, head and losses: the within-class whitening of the initial features."""
         named, confidence = names_and_confidence(self._graph_posteriors(features, labels), labels)
         width = self.directions.shape[1]
         metric = within_class_whitening(features, named, confidence, width, self.settings.shrinkage)
@@ -216,15 +247,15 @@ class Consensus(Method[Agreement]):
         self.placed.fill_(True)
 
     def _points(self, features: Tensor) -> Tensor:
-        """Where graph, head and losses see the features: as they are, or on the unit sphere of the fixed space."""
+        """The features as graph, head and losses use them: unchanged, or on the unit sphere of the fixed space."""
         if self.settings.metric == "principal":
             return features
         return unit_features((features - self.centre) @ self.directions)
 
     def _veto(self, confidence: Tensor, named: Tensor, known: Tensor) -> Tensor:
-        """How far the graph lets an example count: its confidence over the upper quartile of its class.
+        """Graph confidence divided by the upper quartile of the predicted class, at most 1.
 
-        A class without labels lies away from all of them, where the graph knows little whatever the head says.
+        Examples of a class without labels are far from all labels, where the graph is unsure even if the head is not.
         """
         if not self.settings.veto:
             return torch.ones_like(confidence)
@@ -233,9 +264,9 @@ class Consensus(Method[Agreement]):
         return (confidence / typical.clamp_min(LEAST_TYPICAL)).clamp_max(1.0)
 
     def _compared(self, confidence: Tensor, known: Tensor) -> Tensor:
-        """How much an example counts at most: its confidence, or that over the upper quartile of the unlabelled.
+        """The confidence, or with ``relative`` its ratio to the upper quartile of the unlabelled examples.
 
-        Over a hundred classes a graph of few labels is hardly sure of anything, and yet surer here than there.
+        With a hundred classes and few labels all confidences are low, but their order is still informative.
         """
         if not self.settings.relative or bool(known.all()):
             return confidence
@@ -243,7 +274,7 @@ class Consensus(Method[Agreement]):
         return torch.where(known, confidence, confidence / typical.clamp_min(LEAST_TYPICAL)).clamp_max(1.0)
 
     def _selected(self, confidence: Tensor, named: Tensor, known: Tensor) -> Tensor:
-        """The confidence, 0 for those less sure than the mean of their class where the method is selective."""
+        """The confidence; with ``selective`` 0 for examples below the mean of their predicted class."""
         if not self.settings.selective:
             return confidence
         unlabelled = (~known).double()
@@ -256,24 +287,17 @@ class Consensus(Method[Agreement]):
         return head_logits(self.head, points).double().softmax(1)
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: Agreement) -> Metric:
-        """The principal components of the features, as they are or within classes, or Euclidean distance."""
+        """Principal components of the features, within-class whitening, or Euclidean distance."""
         s = self.settings
         if s.metric == "within":
             width = s.components or features.shape[1]
-            views = len(features) // len(constraints)  # a batch has two of each example, all examples have one
+            views = len(features) // len(constraints)  # two for a batch, one for the working set
             named, weights = constraints.targets.repeat(views), constraints.weights.repeat(views)
             return within_class_whitening(features, named, weights, width, s.shrinkage)
         return metric if s.components == 0 else Metric.principal(features, s.components)
 
-    def metric_objective(self, metric: Metric, features: Tensor, constraints: Agreement) -> float:
-        """The variance of the features that the metric does not see, or the share of what it sees within classes."""
-        if self.settings.metric == "within":
-            return within_class_share(metric.transform(features), constraints.targets, constraints.weights)
-        centred = features.double() - features.double().mean(0)
-        return float(centred.square().sum() - metric.transform(centred).square().sum()) / len(features)
-
     def loss(self, metric: Metric, features: Tensor, constraints: Agreement) -> Tensor:
-        """Labels on weak views, consensus on strong ones, contrast by class and by example on both."""
+        """Labels on weak views, pseudo-labels on strong views, contrastive losses by class and by example on both."""
         if self.training:
             self.steps += 1
         n = len(constraints)
@@ -290,11 +314,11 @@ class Consensus(Method[Agreement]):
         return supervised + s.consistency * consistency + s.contrast * contrast + s.instance * instance
 
     def posteriors(self, constraints: Agreement) -> Posteriors:
-        """What each example is taken for."""
+        """The consensus."""
         return Posteriors(constraints.classes, constraints.shares, constraints.confidence)
 
     def statistics(self, metric: Metric, features: Tensor, constraints: Agreement) -> dict[str, float]:
-        """How sure the consensus is of the unlabelled examples, and how often the head names them alike."""
+        """Confidence on the unlabelled examples, and how often the head agrees with the consensus."""
         unlabelled = ~constraints.known
         if not bool(unlabelled.any()):
             return {}
@@ -308,7 +332,7 @@ class Consensus(Method[Agreement]):
 
 
 def certainty(shares: Tensor) -> Tensor:
-    """1 - H / log C with the entropy H of rows of probabilities (N, C): 1 for a certain class, 0 for equal ones."""
+    """1 - H / log C with the entropy H of rows of probabilities (N, C): 1 for a one-hot row, 0 for a uniform one."""
     sure: Tensor = 1.0 - torch.special.entr(shares).sum(1) / math.log(shares.shape[1])
     return sure.clamp(0.0, 1.0)
 

@@ -1,7 +1,7 @@
-"""Clusters of the features are the classes that a network learns to tell, and better features make better clusters.
+"""DeepCluster: k-means clusters of the features serve as classes.
 
-Once per epoch the whitened features are clustered, and a new head learns the clusters from views drawn as often from
-each. The page in ``docs/methods`` has the formulae and says where it departs from the original.
+Each epoch clusters the whitened features and trains a new head on them, with all clusters drawn equally often. The page
+in ``docs/methods`` has the formulae and lists the differences from the original.
 """
 
 from __future__ import annotations
@@ -17,28 +17,32 @@ from torch.nn.functional import cross_entropy
 from semimetric.core.checks import check_choice, check_positive
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
+from semimetric.core.space import Range
 from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
 from semimetric.data.views import AugmentationStrength
 from semimetric.encoders import unit_features
 from semimetric.graph.clustering import kmeans
 from semimetric.methods.base import Needs
 from semimetric.methods.baseline import (
+    CLOTHES,
     HEAD_DEVIATION,
+    ON,
     Baseline,
     BaselineSettings,
     head_logits,
     linear_head,
     unit_points,
 )
+from semimetric.methods.defaults import LR, extended
 from semimetric.metric import Metric, whitening
 
 ITERATIONS = 20
-"""Of k-means, from a single start, as in the original."""
+"""Iterations of k-means, with a single start, as in the original."""
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Examples (n,), the cluster of each (n,), and which of the K clusters have an example at all (K,)."""
+    """Examples (n,), the cluster of each (n,), and which of the K clusters are not empty (K,)."""
 
     nodes: Tensor
     targets: Tensor
@@ -53,9 +57,9 @@ class Clusters:
         return torch.bincount(self.targets, minlength=len(self.filled))
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Clusters]:
-        """Batches of ``size`` draws, as many as examples would fill: a random cluster, then a random example of it.
+        """``n // size`` batches; each draw takes a random cluster, then a random example of it.
 
-        Drawn equally often, no cluster pays for being small, and one that holds nearly everything gains nothing.
+        All clusters are drawn equally often, whatever their size.
         """
         sizes = self.sizes.cpu()
         members, starts = self.targets.cpu().argsort(stable=True), sizes.cumsum(0) - sizes
@@ -67,7 +71,7 @@ class Clusters:
             yield Clusters(self.nodes[rows], self.targets[rows], self.filled)
 
     def quality(self, classes: Tensor) -> dict[str, float]:
-        """Share of examples that are of the commonest class of their cluster."""
+        """Share of examples that belong to the most frequent class of their cluster."""
         names, numbers = torch.unique(classes[self.nodes], return_inverse=True)
         cells = torch.bincount(self.targets * len(names) + numbers, minlength=len(self.filled) * len(names))
         return {"purity": float(cells.reshape(-1, len(names)).amax(1).sum()) / len(self)}
@@ -75,26 +79,25 @@ class Clusters:
 
 @dataclass(frozen=True)
 class DeepClusterSettings(BaselineSettings):
-    """Hyper-parameters; the original has 10,000 clusters for the 1,000 classes of ImageNet."""
+    """Hyper-parameters; the original uses 10,000 clusters for the 1,000 classes of ImageNet."""
 
     clusters: int = setting(
-        100, "Clusters of k-means, some ten times as many as classes are expected; at most all examples."
+        100, "Number of k-means clusters, about ten times the expected classes; at most all examples."
     )
-    pca: int = setting(256, "Principal components that are whitened and clustered, at most the features' d.")
+    pca: int = setting(256, "Principal components to whiten and cluster, at most the features' d.")
     augmentation: ViewKind = setting("auto", VIEW_HELP)
     views: AugmentationStrength = setting(
         "weak",
-        "Strength of the views that are to be told as the cluster of their example: weak ones ask for little that the "
-        "clustered features do not have already; strong ones, of images in colour, ask for more.",
+        "Strength of the views; strong views make the task harder, which helps on colour images.",
     )
     head_rate: float = setting(
-        1.0, "How many times as fast as with lr alone the head learns, under Adam; a new one has an epoch to learn all."
+        1.0, "Learning rate of the head under Adam, as a multiple of lr; a new head is trained in every epoch."
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.clusters < 2:
-            raise InputError(f"clusters must be at least 2, to be told from one another, got {self.clusters}.")
+            raise InputError(f"clusters must be at least 2, got {self.clusters}.")
         if self.pca < 1:
             raise InputError(f"pca must be at least 1, got {self.pca}.")
         check_choice(self.augmentation, VIEW_KINDS, "augmentation")
@@ -105,8 +108,8 @@ class DeepClusterSettings(BaselineSettings):
 class DeepCluster(Baseline[Clusters]):
     """Cross-entropy of a linear head (l, K) over the clusters of this epoch.
 
-    ``assignment`` (N,) is the clustering last made and ``previous`` that of the epoch before, -1 where there is none.
-    ``epoch`` is the seed of k-means. ``fresh`` is the head that the first of an epoch's ``steps`` starts from.
+    ``assignment`` (N,) is the latest clustering and ``previous`` that of the epoch before, -1 if there is none.
+    ``epoch`` seeds k-means. ``fresh`` is the new head, which the first of an epoch's ``steps`` puts in place.
     """
 
     name = "deepcluster"
@@ -115,6 +118,15 @@ class DeepCluster(Baseline[Clusters]):
     needs = Needs(labels=False, unlabelled=True, graph=False, views=True)
     capturable_loss = True
     follows_examples = True
+    space = LR | {"clusters": Range(5, 200, log=True)}
+    defaults_on = extended(  # with weak views, or too few steps of the head, recall fell on CIFAR-10
+        ON,
+        CLOTHES
+        | {
+            "digits": {"passes": 10, "lr": 3e-3, "epochs": 8},
+            "cifar10": {"views": "strong", "head_rate": 10.0, "passes": 4, "epochs": 15},
+        },
+    )
     Settings = DeepClusterSettings
     settings: DeepClusterSettings
     head: nn.Linear
@@ -124,8 +136,8 @@ class DeepCluster(Baseline[Clusters]):
     assignment: Tensor
     previous: Tensor
 
-    def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
-        """A head for at most as many clusters as examples, and the views that fit the inputs."""
+    def on_fit_begin(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+        """Build the head, with at most one cluster per example, and the views."""
         clusters = min(self.settings.clusters, len(inputs))
         self.head = linear_head(self.embedding_width(width), clusters, generator)
         self.register_buffer("fresh", self.head.weight.detach().clone(), persistent=False)
@@ -135,8 +147,8 @@ class DeepCluster(Baseline[Clusters]):
             self.register_buffer(name, torch.full((len(inputs),), -1))
         self.make_views = preset_views(inputs, self.settings.augmentation, (self.settings.views,))
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Draw a new head: the numbers of clusters mean nothing to the last one."""
+    def on_epoch_begin(self, epoch: int) -> None:
+        """Draw a new head, since cluster indices change from epoch to epoch."""
         self.epoch.fill_(epoch)
         self.previous.copy_(self.assignment)
         self.fresh.normal_(std=HEAD_DEVIATION / self.settings.head_rate)
@@ -144,7 +156,7 @@ class DeepCluster(Baseline[Clusters]):
 
     @torch.no_grad()
     def constraints(self, features: Tensor, labels: Tensor) -> Clusters:
-        """The clusters of the features, from the seed of this epoch."""
+        """Cluster the features, with the seed of this epoch."""
         points = whitened(features, self.settings.pca)
         found = kmeans(points, len(self.head.bias), int(self.epoch), restarts=1, iterations=ITERATIONS)
         self.assignment.copy_(found.assignment)
@@ -152,10 +164,10 @@ class DeepCluster(Baseline[Clusters]):
         return Clusters(torch.arange(len(points), device=points.device), found.assignment, filled)
 
     def loss(self, metric: Metric, features: Tensor, constraints: Clusters) -> Tensor:
-        """Mean cross-entropy over the clusters that have examples.
+        """Mean cross-entropy over the clusters that are not empty.
 
-        Adam moves every weight of the head by about lr in a step. With weights that are ``head_rate`` times smaller,
-        and points as much larger, logits start as they would and change as many times faster.
+        Adam moves each weight of the head by about lr in a step. Weights ``head_rate`` times smaller with points
+        ``head_rate`` times larger give the same initial logits, which change ``head_rate`` times faster.
         """
         if self.training:
             self._renew_head()
@@ -164,14 +176,14 @@ class DeepCluster(Baseline[Clusters]):
 
     @torch.no_grad()
     def _renew_head(self) -> None:
-        """Replace the head in the first step of an epoch: before it, averages may stand in for the weights of steps."""
+        """Replace the head in the first step of an epoch; before it the averaged weights may be loaded."""
         first = self.steps == 0
         self.head.weight.copy_(torch.where(first, self.fresh, self.head.weight))
         self.head.bias.mul_(~first)
         self.steps += 1
 
     def statistics(self, metric: Metric, features: Tensor, constraints: Clusters) -> dict[str, float]:
-        """Clusters with examples, the share of examples in the largest, and how alike the last epoch's were."""
+        """Number of non-empty clusters, share of examples in the largest, and NMI with the previous clustering."""
         sizes = constraints.sizes
         found = {
             "clusters": float((sizes > 0).sum()),
@@ -189,13 +201,13 @@ def whitened(features: Tensor, components: int) -> Tensor:
 
 
 def mutual_information(first: Tensor, second: Tensor) -> float:
-    """NMI of two clusterings (N,), 2 I / (H + H): 1 where they are the same but for names, 0 where independent."""
+    """NMI of two clusterings (N,), 2 I / (H + H): 1 if they are equal up to names, 0 if independent."""
     pairs = first * (second.max() + 1) + second
     total, joint = entropy(first) + entropy(second), entropy(pairs)
     return min(max(2.0 * (total - joint) / total, 0.0), 1.0) if total > 0 else 1.0
 
 
 def entropy(clusters: Tensor) -> float:
-    """Of the cluster (N,) of a random example, in nats."""
+    """Entropy of a clustering (N,) in nats."""
     counts = torch.unique(clusters, return_counts=True)[1]
     return float(torch.special.entr(counts.double() / len(clusters)).sum())

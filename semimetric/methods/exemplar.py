@@ -1,7 +1,6 @@
-"""Every seed example is a class of its own, of which a network sees one random transformation at a time.
+"""Exemplar learning: each seed example is a class, and the network classifies random transformations of the seeds.
 
-What tells an example from all others however it is moved and recoloured is taken for what it shows. The page in
-``docs/methods`` says what replaces the transformations of the original.
+The page in ``docs/methods`` says what replaces the transformations of the original.
 """
 
 from __future__ import annotations
@@ -19,7 +18,17 @@ from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.data import VIEW_HELP, VIEW_KINDS, Augmentation, ViewKind, Views, augmentation_for, kind_of
 from semimetric.methods.base import Needs
-from semimetric.methods.baseline import Baseline, BaselineSettings, Targets, head_logits, linear_head, unit_points
+from semimetric.methods.baseline import (
+    CLOTHES,
+    ON,
+    Baseline,
+    BaselineSettings,
+    Targets,
+    head_logits,
+    linear_head,
+    unit_points,
+)
+from semimetric.methods.defaults import extended
 from semimetric.metric import Metric
 
 _GEOMETRY_AND_LIGHT = Augmentation(shift=0.2, rotate=20.0, scale=0.5, contrast=0.5, brightness=0.4)
@@ -29,31 +38,31 @@ TRANSFORMATIONS: Mapping[str, Augmentation] = {
     "objects": replace(_GEOMETRY_AND_LIGHT, flip=0.5, saturation=0.8),
     "vectors": augmentation_for("vectors", "strong"),
 }
-"""Moved as far as in the original; counterparts of its colours for scaled images, and mirroring, which is ours."""
+"""Shift, rotation and scale as in the original; adapted colour changes for scaled images; mirroring is added."""
 
 MOST_JUDGED = 2000
-"""Seeds, evenly spaced, on which the log of an epoch judges the head."""
+"""Most seeds, evenly spaced, that ``statistics`` uses."""
 
 MOST_LOGITS = 10_000_000
-"""Numbers that judging holds at a time, 40 MB of them."""
+"""Most logits that ``statistics`` holds at once (40 MB)."""
 
 
 @dataclass(frozen=True)
 class ExemplarSettings(BaselineSettings):
-    """Hyper-parameters; 8000 surrogate classes are usual in the original."""
+    """Hyper-parameters; the original mostly uses 8000 surrogate classes."""
 
-    exemplars: int = setting(8000, "Seed examples, each a class of its own, drawn at random; at most all examples.")
+    exemplars: int = setting(8000, "Number of random seed examples, each its own class; at most all examples.")
     augmentation: ViewKind = setting("auto", VIEW_HELP)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.exemplars < 2:
-            raise InputError(f"exemplars must be at least 2, to be told from one another, got {self.exemplars}.")
+            raise InputError(f"exemplars must be at least 2, got {self.exemplars}.")
         check_choice(self.augmentation, VIEW_KINDS, "augmentation")
 
 
 class Exemplar(Baseline[Targets]):
-    """Cross-entropy of a linear head (d, N_e) over N_e seeds: O(b d N_e) for a batch of b, and b N_e numbers held."""
+    """Cross-entropy of a linear head (d, N_e) over N_e seeds. A batch of b costs O(b d N_e) time and b N_e logits."""
 
     name = "exemplar"
     summary = "every seed example a class of its own, under random transformations"
@@ -61,24 +70,26 @@ class Exemplar(Baseline[Targets]):
     needs = Needs(labels=False, unlabelled=True, graph=False, views=True)
     capturable_loss = True
     follows_examples = True
+    training_defaults = Baseline.training_defaults | {"passes": 5}
+    defaults_on = extended(ON, CLOTHES | {"cifar10": {"lr": 3e-4}})
     Settings = ExemplarSettings
     settings: ExemplarSettings
     head: nn.Linear
     seeds: Tensor
 
-    def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
-        """Draw the seeds, (N_e,) rows of the inputs in their order, and build a head for them."""
+    def on_fit_begin(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+        """Draw the seeds, sorted rows (N_e,) of the inputs, and build the head and the views."""
         drawn = torch.randperm(len(inputs), generator=generator)[: self.settings.exemplars]
         self.register_buffer("seeds", drawn.sort().values)
         self.head = linear_head(self.embedding_width(width), len(drawn), generator)
         self.make_views = transformations(inputs, self.settings.augmentation)
 
     def constraints(self, features: Tensor, labels: Tensor) -> Targets:
-        """The same in every epoch: the i-th seed is to be told as i."""
+        """The i-th seed has target i, in every epoch."""
         return Targets(self.seeds, torch.arange(len(self.seeds), device=self.seeds.device))
 
     def loss(self, metric: Metric, features: Tensor, constraints: Targets) -> Tensor:
-        """Mean cross-entropy of the seeds."""
+        """Mean cross-entropy over the seeds."""
         return cross_entropy(self._logits(metric, features), constraints.targets)
 
     def _logits(self, metric: Metric, features: Tensor) -> Tensor:
@@ -86,7 +97,7 @@ class Exemplar(Baseline[Targets]):
 
     @torch.no_grad()
     def statistics(self, metric: Metric, features: Tensor, constraints: Targets) -> dict[str, float]:
-        """Loss and accuracy of the head on seeds as they are, untransformed."""
+        """Loss and accuracy of the head on untransformed seeds."""
         step = math.ceil(len(constraints) / MOST_JUDGED)
         nodes, targets = constraints.nodes[::step], constraints.targets[::step]
         chunk = max(1, MOST_LOGITS // len(constraints))
@@ -99,7 +110,7 @@ class Exemplar(Baseline[Targets]):
 
 
 def transformations(inputs: Tensor, kind: ViewKind) -> Views:
-    """One view of every example, of the kind that is named or suits the inputs."""
+    """One view of each example, of this kind, or for "auto" of the kind of the inputs."""
     if kind == "none":
         return Views(inputs, [None])
     return Views(inputs, [TRANSFORMATIONS[kind_of(inputs) if kind == "auto" else kind]])

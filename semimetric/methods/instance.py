@@ -1,6 +1,7 @@
-"""Every example is to be told from all others by a view of it, with their last embeddings in place of a head.
+"""Instance discrimination: a view of each example is matched against a memory bank of all embeddings.
 
-The embeddings are kept in a bank with one row for each example. The page in ``docs/methods`` has the formulae.
+The bank holds one row for each example and replaces a classification head. The page in ``docs/methods`` has the
+formulae.
 """
 
 from __future__ import annotations
@@ -14,34 +15,36 @@ from torch import Tensor
 from semimetric.core.checks import check_choice, check_not_negative, check_positive
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
+from semimetric.core.space import Range
 from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
 from semimetric.encoders import unit_features
 from semimetric.losses import instance_loss, noise_contrastive_loss, scaled_cosines
 from semimetric.methods.base import Needs
-from semimetric.methods.baseline import Baseline, BaselineSettings, Targets, unit_points
+from semimetric.methods.baseline import CLOTHES, ON, Baseline, BaselineSettings, Targets, unit_points
+from semimetric.methods.defaults import LR, extended
 from semimetric.metric import Metric
 
 ENOUGH_DRAWS = 1000
-"""The normaliser is a mean over at least so many noise draws, of as many first batches as that takes."""
+"""Noise draws over which the normaliser is estimated, in the first batches."""
 
 MOST_JUDGED = 2000
-"""Examples, evenly spaced, that the log of an epoch looks up in the bank."""
+"""Most examples, evenly spaced, that ``statistics`` looks up in the bank."""
 
 MOST_COSINES = 10_000_000
-"""Numbers that looking up holds at a time, 40 MB of them."""
+"""Most cosines that ``statistics`` holds at once (40 MB)."""
 
 
 @dataclass(frozen=True)
 class InstanceSettings(BaselineSettings):
     """Hyper-parameters; the original's temperature is 0.07 on ImageNet and 0.1 on CIFAR-10."""
 
-    temperature: float = setting(0.1, "Of the softmax over the bank; the smaller, the more the nearest rows count.")
+    temperature: float = setting(0.1, "Temperature of the softmax over the bank.")
     noise: int = setting(
         0,
-        "Rows of the bank, drawn at random, that stand for all of them (4096 in the original); 0 compares with all, "
-        "which is exact and best up to 100,000 examples.",
+        "Random rows of the bank used as negatives (4096 in the original); 0 uses all rows, which is exact and best up "
+        "to 100,000 examples.",
     )
-    bank_momentum: float = setting(0.5, "Share of its past that a row of the bank keeps when its example is seen.")
+    bank_momentum: float = setting(0.5, "Momentum of the bank: share of the old row that an update keeps.")
     augmentation: ViewKind = setting("auto", VIEW_HELP)
 
     def __post_init__(self) -> None:
@@ -56,8 +59,8 @@ class InstanceSettings(BaselineSettings):
 class Instance(Baseline[Targets]):
     """Softmax over a bank (N, l) of the unit embeddings of all examples, exact or by noise-contrastive estimation.
 
-    ``bank`` holds what a step reads and changes, row i for example i. ``log_mean`` is the log of the mean of
-    exp(<row, v> / temperature) over the first ``drawn`` noise draws, once there are enough of them a constant.
+    Row i of ``bank`` is the embedding of example i; training steps update it. ``log_mean`` is the log of the mean of
+    exp(<row, v> / temperature) over the first ``drawn`` noise draws, and constant after ``ENOUGH_DRAWS``.
     """
 
     name = "instance"
@@ -66,16 +69,26 @@ class Instance(Baseline[Targets]):
     needs = Needs(labels=False, unlabelled=True, graph=False, views=True)
     capturable_loss = True
     follows_examples = True
+    space = LR | {"temperature": Range(0.05, 0.5, log=True)}
+    defaults_on = extended(
+        extended(ON, CLOTHES),
+        {
+            "digits": {"passes": 10, "temperature": 0.2},
+            "mnist": {"lr": 3e-4},
+            "fashion-mnist": {"lr": 3e-4},
+            "cifar10": {"lr": 1e-4},
+        },
+    )
     Settings = InstanceSettings
     settings: InstanceSettings
     bank: Tensor
     log_mean: Tensor
     drawn: Tensor
 
-    def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
-        """Start the bank with random directions, and build the views that fit the inputs."""
+    def on_fit_begin(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+        """Fill the bank with random directions, and build the views."""
         columns = self.embedding_width(width)
-        largest = math.sqrt(3 / columns)  # of a mean square of 1 / columns, so that rows are of about unit length
+        largest = math.sqrt(3 / columns)  # the mean square is then 1 / columns
         rows = torch.empty(len(inputs), columns).uniform_(-largest, largest, generator=generator)
         self.register_buffer("bank", unit_features(rows))
         self.register_buffer("log_mean", torch.zeros(()))
@@ -83,12 +96,12 @@ class Instance(Baseline[Targets]):
         self.make_views = preset_views(inputs, self.settings.augmentation, ("strong",))
 
     def constraints(self, features: Tensor, labels: Tensor) -> Targets:
-        """The same in every epoch: example i is to be told as i."""
+        """Example i has target i, in every epoch."""
         nodes = torch.arange(len(features), device=features.device)
         return Targets(nodes, nodes)
 
     def loss(self, metric: Metric, features: Tensor, constraints: Targets) -> Tensor:
-        """Mean surprise at the examples' own rows; in training the bank then remembers their points."""
+        """Mean negative log-likelihood of the examples' own rows; in training the bank is then updated."""
         points, targets = unit_points(metric, features), constraints.targets
         loss = self._against_noise(points, targets) if self.settings.noise else self._against_all(points, targets)
         if self.training:
@@ -96,13 +109,13 @@ class Instance(Baseline[Targets]):
         return loss
 
     def _against_all(self, points: Tensor, targets: Tensor) -> Tensor:
-        # The gradient is computed from the rows that the loss saw, after ``_remember`` has changed some of them in
-        # place. A copy of the bank keeps them; it costs next to nothing beside the product with the same bank.
+        # ``_remember`` changes the bank in place before the backward pass, which needs the old rows: hence a copy. It
+        # is cheap compared with the product with the bank.
         rows = self.bank.clone() if self.training else self.bank
         return instance_loss(points, rows, targets, self.settings.temperature)
 
     def _against_noise(self, points: Tensor, targets: Tensor) -> Tensor:
-        """The same ``noise`` draws serve all examples of a batch: n times less memory, in expectation the same loss."""
+        """All examples of a batch share their noise draws: n times less memory, the same expected loss."""
         entries, temperature = len(self.bank), self.settings.temperature
         draws = torch.randint(entries, (self.settings.noise,), device=points.device)
         noise = scaled_cosines(points, self.bank[draws], temperature)
@@ -111,7 +124,7 @@ class Instance(Baseline[Targets]):
 
     @torch.no_grad()
     def _log_mean_of(self, noise: Tensor) -> Tensor:
-        """``log_mean``, with the draws (n, m) of this batch as long as there are not enough without them."""
+        """``log_mean``; it includes the draws (n, m) of this batch until there are enough."""
         drawn = self.drawn.to(noise.dtype)
         past, now = self.log_mean + drawn.log(), noise.flatten().logsumexp(0) - math.log(len(noise))
         mean = torch.logaddexp(past, now) - (drawn + noise.shape[1]).log()
@@ -124,16 +137,16 @@ class Instance(Baseline[Targets]):
 
     @torch.no_grad()
     def _remember(self, points: Tensor, targets: Tensor) -> None:
-        """Rows move towards the points by which their examples were just seen, and stay of unit length."""
+        """Move the rows of these examples towards their points, and normalise them."""
         keep = self.settings.bank_momentum
         rows = keep * self.bank[targets] + (1.0 - keep) * points
         self.bank.index_copy_(0, targets, unit_features(rows).to(self.bank.dtype))
 
     @torch.no_grad()
     def statistics(self, metric: Metric, features: Tensor, constraints: Targets) -> dict[str, float]:
-        """How examples as they are, without a view, find their own row in the bank.
+        """Lookup of unaugmented examples in the bank.
 
-        Its mean softmax probability and cosine, and the share of examples to which no other row is nearer.
+        Mean softmax probability and cosine of their own rows, and the share of examples whose own row is the nearest.
         """
         nodes = constraints.nodes[:: math.ceil(len(constraints) / MOST_JUDGED)]
         found = [self._looked_up(metric, features[part], part) for part in nodes.split(self._rows_at_once())]
@@ -141,7 +154,7 @@ class Instance(Baseline[Targets]):
         return {"own_probability": probability, "own_cosine": cosine, "own_first": first}
 
     def _looked_up(self, metric: Metric, features: Tensor, nodes: Tensor) -> Tensor:
-        """(3, n): probability and cosine of the own row, and whether it is the nearest."""
+        """(3, n): probability and cosine of the example's own row, and whether it is the nearest."""
         cosines = unit_points(metric, features.to(self.bank.dtype)) @ self.bank.T
         own = cosines.gather(1, nodes[:, None])[:, 0]
         log_sum = (cosines / self.settings.temperature).logsumexp(1)

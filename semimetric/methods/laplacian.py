@@ -1,4 +1,4 @@
-"""What LRML and ISDML share: labelled pairs, a graph of all examples, and a metric in closed form."""
+"""Base of LRML and ISDML: labelled pairs, a graph of all examples, and a metric in closed form."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from torch import Tensor
 from semimetric.core.checks import check_fraction, check_not_negative
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
+from semimetric.core.space import Range
 from semimetric.methods.base import Needs, check_neighbor_count
+from semimetric.methods.defaults import SLOW
 from semimetric.methods.pairs import PairMethod, Pairs, PairSettings
 from semimetric.metric import Metric, largest_weight, minimize_with_unit_determinant, pair_means
 
 FLAT = 1e-6
-"""Eigenvalues of the problem's matrix are at least this share of their mean."""
+"""Smallest eigenvalue of the problem's matrix, as a share of their mean."""
 
 
 @dataclass(frozen=True)
 class LaplacianSettings(PairSettings):
-    """Hyper-parameters that LRML and ISDML have in common."""
+    """Hyper-parameters of LRML and ISDML."""
 
     k: int = setting(10, "Neighbours per node of the graph.")
-    dissimilar_weight: float = setting(1.0, "Weight g_D of dissimilar pairs beside similar ones.")
+    dissimilar_weight: float = setting(1.0, "Weight g_D of dissimilar pairs relative to similar pairs.")
     bounded_share: float = setting(
-        0.5, "Cap on the weight of dissimilar pairs, as a share of the one at which no metric is best, in (0, 1)."
+        0.5, "Upper bound of dissimilar_weight, as a share of the weight at which the problem is unbounded, in (0, 1)."
     )
-    graph_weight: float = setting(3.0, "Weight g_L of the graph beside similar pairs.")
-    ridge: float = setting(0.3, "Weight of the trace of M, in units of the mean eigenvalue of the metric's problem.")
+    graph_weight: float = setting(3.0, "Weight g_L of the graph relative to similar pairs.")
+    ridge: float = setting(0.3, "Weight of the trace of M, in units of the mean eigenvalue of the problem's matrix.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,13 +51,19 @@ class LaplacianMethod(PairMethod[Pairs]):
 
     where S_s, S_d and R are means of v v^T over similar pairs, dissimilar pairs and edges, and r is ``ridge`` times the
     mean eigenvalue of S_s + g_L R. Where B is positive definite the minimiser is det(B)^(1/d) B^-1, by the inequality
-    of arithmetic and geometric means. Where it is not the problem has no minimiser, so that g_D is capped at
-    ``bounded_share`` of the weight at which that begins. The encoder minimises tr(M B) too, with the same g_D.
+    of arithmetic and geometric means. Otherwise the problem has no minimiser, so g_D is capped at ``bounded_share`` of
+    the weight at which B stops being positive definite. The encoder minimises tr(M B) too, with the same g_D.
 
-    The objective without its ridge is the originals'; means instead of sums, closed form, cap and ridge are ours.
+    The objective without its ridge is the original's. Means instead of sums, the closed form, the cap and the ridge are
+    additions.
     """
 
     needs = Needs(labels=True, unlabelled=True, graph=True)
+    space = SLOW | {
+        "k": Range(3, 20),
+        "graph_weight": Range(0.1, 30.0, log=True),
+        "ridge": Range(0.01, 3.0, log=True),
+    }
     Settings: ClassVar[type[Any]] = LaplacianSettings
     settings: LaplacianSettings
     dissimilar_weight: Tensor
@@ -70,7 +78,7 @@ class LaplacianMethod(PairMethod[Pairs]):
         check_neighbor_count(self.settings.k, labelled + unlabelled)
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: Pairs) -> Metric:
-        """The minimiser, in closed form; the metric so far does not matter."""
+        """The minimiser in closed form, whatever the current metric."""
         base, dissimilar = self._parts(features, constraints)
         weight = self._bounded_weight(base, dissimilar)
         self.dissimilar_weight.fill_(weight)
@@ -79,8 +87,8 @@ class LaplacianMethod(PairMethod[Pairs]):
             self.bind_guard(
                 "flat_directions",
                 f"{self.name}: examples of one class, and neighbours, do not differ along {flat} of {len(base)} "
-                "directions (features of low rank, or duplicates), so that no metric is best there; they are "
-                "treated as if they differed a little. A larger ridge helps.",
+                "directions (features of low rank, or duplicates), where the problem has no solution; a small "
+                "difference is assumed. A larger ridge helps.",
             )
         return self._metric(matrix, features)
 
@@ -91,14 +99,13 @@ class LaplacianMethod(PairMethod[Pairs]):
         mean = base.diagonal().mean()
         if not mean > 0:
             raise InputError(
-                f"method {self.name!r} finds no difference between examples of one class or between neighbours, so "
-                "that there is nothing to learn a metric from. Check the features, or give graph_weight a "
-                "positive value."
+                f"method {self.name!r} cannot learn a metric: examples of one class, and neighbours, have the same "
+                "features. Check the features, or set graph_weight above 0."
             )
         return base + self.settings.ridge * mean * torch.eye(len(base)).to(base), scatters.dissimilar
 
     def _bounded_weight(self, base: Tensor, dissimilar: Tensor) -> float:
-        """g_D, capped where the problem has no minimiser."""
+        """g_D, capped so that the problem has a minimiser."""
         solid = base + FLAT * base.diagonal().mean() * torch.eye(len(base)).to(base)
         wanted = self.settings.dissimilar_weight
         most = self.settings.bounded_share * largest_weight(solid, dissimilar)
@@ -107,28 +114,23 @@ class LaplacianMethod(PairMethod[Pairs]):
         self.bind_guard(
             "dissimilar_weight_capped",
             f"{self.name}: dissimilar_weight {wanted:g} is above {self.settings.bounded_share:g} of the weight at "
-            f"which no metric is best on these features any more; {most:.3g} is used instead.",
+            f"which the problem becomes unbounded on these features; {most:.3g} is used instead.",
         )
         return most
 
     def loss(self, metric: Metric, features: Tensor, constraints: Pairs) -> Tensor:
-        """tr(M B) without its ridge, times the number of pairs: like the paper's loss a sum over the batch."""
+        """tr(M B) without its ridge, times the number of pairs: a sum over the batch, like the paper's loss."""
         embeddings = metric.transform(features)
         similar, dissimilar = pair_means(embeddings[constraints.labelled], constraints.classes)
         weight = self.dissimilar_weight.to(embeddings.dtype)
         mean = similar - weight * dissimilar + self.settings.graph_weight * constraints.energy(embeddings)
         return len(constraints) * mean
 
-    def metric_objective(self, metric: Metric, features: Tensor, constraints: Pairs) -> float:
-        """tr(M B), with the g_D in use."""
-        base, dissimilar = self._parts(features, constraints)
-        return float((metric.matrix * (base - self.dissimilar_weight * dissimilar)).sum())
-
-    def in_use(self) -> dict[str, float]:
+    def on_epoch_end(self) -> dict[str, float]:
         """The g_D of the last metric step."""
         return {"dissimilar_weight": float(self.dissimilar_weight)}
 
     def statistics(self, metric: Metric, features: Tensor, constraints: Pairs) -> dict[str, float]:
-        """Distances under the metric, its trace and rank."""
+        """Also the mean squared length of the edges."""
         energy = float(constraints.energy(metric.transform(features)))
         return super().statistics(metric, features, constraints) | {"edge_distance": energy}

@@ -15,27 +15,28 @@ from torch import Tensor
 from semimetric.core.settings import setting
 from semimetric.graph import nearest_neighbors, node_degrees, symmetric_edges
 from semimetric.methods.laplacian import LaplacianMethod, LaplacianSettings
-from semimetric.methods.pairs import Pairs
+from semimetric.methods.pairs import Pairs, with_rates
 
 
 @dataclass(frozen=True)
 class LRMLSettings(LaplacianSettings):
-    """Hyper-parameters; six neighbours are the original's."""
+    """Hyper-parameters; the original uses six neighbours."""
 
     k: int = setting(6, "Neighbours per node of the graph.")
     normalized: bool = setting(False, "Use the symmetrically normalised Laplacian of the graph.")
 
 
 class LRML(LaplacianMethod):
-    """Two examples are joined where one is among the k nearest of the other, with weight 1.
+    """An edge of weight 1 joins two examples if either is among the k nearest neighbours of the other.
 
-    ``normalized`` takes I - D^-1/2 W D^-1/2 for the Laplacian: an edge then measures z_i/sqrt(d_i) - z_j/sqrt(d_j),
-    here times the root of the mean degree, so that both Laplacians agree on graphs where all degrees do.
+    ``normalized`` uses the Laplacian I - D^-1/2 W D^-1/2: the difference of an edge is then z_i/sqrt(d_i) -
+    z_j/sqrt(d_j), here times the root of the mean degree. Both Laplacians agree if all degrees are equal.
     """
 
     name = "lrml"
     summary = "labelled pairs and a neighbour graph, metric in closed form"
     reference = "Hoi, Liu and Chang, CVPR 2008; deep: Dutta, Harandi and Sekhar, AAAI 2021"
+    defaults_on = with_rates(digits=1e-6, mnist=1e-10, fashion_mnist=1e-10, cifar10=1e-9)
     Settings = LRMLSettings
     settings: LRMLSettings
 

@@ -1,4 +1,4 @@
-"""What the pair methods share: labelled examples, weighted pairs of any examples, and a full matrix M."""
+"""Base of the pair methods: labelled examples, weighted pairs of examples, and a full matrix M."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from torch import Tensor
 
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
-from semimetric.methods.base import Constraints, Examples, Method
+from semimetric.core.space import Space
+from semimetric.methods.base import Constraints, Examples, LearnsMetric
+from semimetric.methods.defaults import SLOW, Values, on_photographs
 from semimetric.metric import Metric, PairScatters, pair_scatters, weighted_energy, weighted_scatter
 
 FLAT_VARIANCE = 1e-12
-"""Directions with a smaller share of the largest variance are taken for flat."""
+"""Directions with less than this share of the largest variance count as flat."""
 
 
 @dataclass(frozen=True)
 class Pairs:
     """Labelled examples and weighted pairs; all positions refer to ``nodes``.
 
-    ``labelled`` (n,) with their ``classes`` (n,) stand for all similar and dissimilar pairs among them. ``pairs`` (P,
-    2) are edges of a graph, or any two examples, with ``weights`` (P,) of mean magnitude 1. A pair measures v = s_0
-    z_i - s_1 z_j with its ``scales`` (P, 2): ones, unless the graph's Laplacian is normalised or signed.
+    ``labelled`` (n,) with their ``classes`` (n,) define all similar and dissimilar pairs. ``pairs`` (P, 2) are edges of
+    a graph or other pairs of examples, with ``weights`` (P,) of mean magnitude 1. The difference of a pair is v = s_0
+    z_i - s_1 z_j with its ``scales`` (P, 2), which are 1 unless the graph's Laplacian is normalised or signed.
     """
 
     nodes: Tensor
@@ -56,9 +58,9 @@ class Pairs:
         return len(self.pairs)
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Self]:
-        """Shuffled batches of ``size`` pairs, each with ``size`` labelled examples, or all where they are fewer.
+        """Shuffled batches of ``size`` pairs and ``size`` labelled examples, or all of these if they are fewer.
 
-        An end of a pair is a node of its own, so that all batches of an epoch have one shape.
+        Each end of a pair is a separate node, so that all batches of an epoch have the same shape.
         """
         order = torch.randperm(len(self), generator=generator).to(self.pairs.device)
         count = min(size, len(self.labelled))
@@ -81,7 +83,7 @@ class Pairs:
         )
 
     def quality(self, classes: Tensor) -> dict[str, float]:
-        """Share of the pairs that are of one class by the true classes."""
+        """Share of the pairs with equal true classes."""
         if len(self) == 0:
             return {}
         true = classes[self.nodes[self.pairs].to(classes.device)]
@@ -98,9 +100,9 @@ class Pairs:
 
 
 def cycled(classes: Tensor, generator: torch.Generator) -> Tensor:
-    """A random order of labelled examples in which any stretch holds all classes alike, two of a class at a time.
+    """A random order of labelled examples that alternates between the classes, two examples at a time.
 
-    Two at a time, since a class that comes alone has no similar pair.
+    Two at a time, so that a batch contains similar pairs.
     """
     shuffled = torch.randperm(len(classes), generator=generator)
     labels = classes.cpu()[shuffled]
@@ -117,7 +119,7 @@ def cycled(classes: Tensor, generator: torch.Generator) -> Tensor:
 
 
 class PairConstraints(Constraints, Protocol):
-    """What a pair method asks of its constraints, of a whole working set or of a batch."""
+    """Constraints of a pair method, of a working set or of a batch."""
 
     @property
     def labelled(self) -> Tensor:
@@ -126,15 +128,15 @@ class PairConstraints(Constraints, Protocol):
 
     @property
     def classes(self) -> Tensor:
-        """(n,) their classes."""
+        """(n,) classes of the labelled examples."""
         ...
 
     def form(self, features: Tensor) -> Tensor:
-        """(d, d) what the unlabelled data says about directions, in float64."""
+        """(d, d) quadratic form of the unlabelled term, in float64."""
         ...
 
     def energy(self, embeddings: Tensor) -> Tensor:
-        """What the unlabelled data says about embeddings, differentiable."""
+        """The unlabelled term of the loss of embeddings, differentiable."""
         ...
 
 
@@ -145,22 +147,34 @@ P = TypeVar("P", bound=PairConstraints)
 class PairSettings:
     """Hyper-parameters of every pair method."""
 
-    components: int = setting(0, "Dimensions l of the learned embedding, at most the encoder's d; 0 keeps all of M.")
+    components: int = setting(0, "Dimensions l of the learned embedding, at most the encoder's d; 0 keeps all d.")
 
     def __post_init__(self) -> None:
         if self.components < 0:
             raise InputError(f"components must be at least 1, or 0 to keep all dimensions, got {self.components}.")
 
 
-class PairMethod(Method[P]):
-    """A method that learns a full positive semi-definite M; fewer ``components`` keep its largest eigenvectors."""
+def with_rates(digits: float, mnist: float, fashion_mnist: float, cifar10: float) -> dict[str, Values]:
+    """Defaults by dataset with these learning rates; on large datasets the best epochs are among the first thirty.
 
+    On photographs the encoder is frozen, and a second epoch would learn the same metric again.
+    """
+    large = {"mnist": mnist, "fashion-mnist": fashion_mnist, "cifar10": cifar10}
+    once = on_photographs({"lr": 0.0, "epochs": 1})
+    return {"digits": {"lr": digits}} | {dataset: {"lr": lr, "epochs": 30} for dataset, lr in large.items()} | once
+
+
+class PairMethod(LearnsMetric[P]):
+    """A method that learns a full positive semi-definite M; ``components`` keeps its largest eigenvectors."""
+
+    in_paper = True
+    space: ClassVar[Space] = SLOW
     Settings: ClassVar[type[Any]] = PairSettings
     settings: PairSettings
     capturable_loss = True
 
     def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
-        """Euclidean distance, or distance after a random projection where fewer components are asked for."""
+        """Euclidean distance, after a random projection if ``components`` is set."""
         components = self.settings.components
         if components > width:
             raise InputError(
@@ -170,9 +184,9 @@ class PairMethod(Method[P]):
         return Metric.random_orthonormal(width, components, generator) if components else Metric.identity(width)
 
     def _metric(self, matrix: Tensor, features: Tensor) -> Metric:
-        """M, or its largest ``components`` eigenvectors among the directions in which ``features`` differ at all.
+        """M, or its largest ``components`` eigenvectors within the span of the features.
 
-        Along others M may be large and has nothing to measure.
+        Outside of the span M may be large, but the examples do not differ there.
         """
         exact = features.double()
         values, vectors = torch.linalg.eigh(torch.cov(exact.T).reshape(len(matrix), len(matrix)))
@@ -180,8 +194,8 @@ class PairMethod(Method[P]):
         if seen.shape[1] < len(matrix):
             self.bind_guard(
                 "low_rank",
-                f"{self.name}: the examples differ along {seen.shape[1]} of {len(matrix)} directions only; what the "
-                "metric says about the others comes from no example.",
+                f"{self.name}: the examples differ along {seen.shape[1]} of {len(matrix)} directions only; along the "
+                "others the metric is not determined by the data.",
             )
         if self.settings.components:
             onto = seen @ seen.T
@@ -189,13 +203,13 @@ class PairMethod(Method[P]):
         return Metric.from_matrix((matrix + matrix.T) / 2, self.settings.components or None)
 
     def _scatters(self, features: Tensor, constraints: P) -> PairScatters:
-        """Scatters of the labelled pairs in float64; says so where no two examples share a class."""
+        """Scatters of the labelled pairs in float64; warns if no two examples share a class."""
         scatters = pair_scatters(features[constraints.labelled].double(), constraints.classes)
         if scatters.similar_pairs == 0:
             self.bind_guard(
                 "no_similar_pair",
-                f"{self.name}: no class has two labelled examples, so that there is no similar pair to learn from. "
-                "Label at least two examples of some classes.",
+                f"{self.name}: no class has two labelled examples, so there is no similar pair. Label at least two "
+                "examples of some classes.",
             )
         return scatters
 

@@ -1,4 +1,4 @@
-"""What APLLR and APIT share: a prior metric from the labelled pairs, adapted by propagated affinities."""
+"""Base of APLLR and APIT: a prior metric from the labelled pairs, adapted by propagated affinities."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from torch import Tensor
 from semimetric.core.checks import check_choice, check_fraction, check_not_negative
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
+from semimetric.core.space import Range, Space
 from semimetric.graph import nearest_neighbors, propagate_affinities, propagated_form
 from semimetric.methods.base import Needs, check_neighbor_count
+from semimetric.methods.defaults import GRAPH, SLOW
 from semimetric.methods.pairs import PairConstraints, PairMethod, Pairs, PairSettings
-from semimetric.metric import Metric, PairScatters, logdet_divergence, logdet_proximal, pair_means, project_psd
+from semimetric.metric import Metric, PairScatters, logdet_proximal, pair_means, project_psd
 
 ROUNDING = 1e-10
-"""Shares of a matrix below this are taken for rounding."""
+"""Shares of a matrix below this count as rounding errors."""
 
 
 @dataclass(frozen=True)
 class AffinityPairs(Pairs):
-    """Directed edges with their affinities, of which Z^T Lap Z takes one half: it counts each pair of nodes once."""
+    """Directed edges with their affinities; Z^T Lap Z takes one half of them, as it counts each pair of nodes once."""
 
     def form(self, features: Tensor) -> Tensor:
         """Z^T Lap Z of the edges, divided by the sum of their magnitudes."""
@@ -34,10 +36,10 @@ class AffinityPairs(Pairs):
 
 @dataclass(frozen=True)
 class PropagatedGraph:
-    """A kNN graph with labels, over which affinities W are propagated when they are asked for.
+    """A kNN graph with labels, over which affinities W are propagated on demand.
 
-    The metric needs only Z^T Lap Z of all pairs, which does not take W; the encoder needs W on the edges. A batch
-    knows its edges alone, so that a metric step before every batch is one on edges.
+    The metric needs Z^T Lap Z of all pairs, which is computed without W; the encoder needs W on the edges. A batch
+    has only its edges, so a metric step on a batch uses these.
     """
 
     nodes: Tensor
@@ -53,7 +55,7 @@ class PropagatedGraph:
 
     @property
     def classes(self) -> Tensor:
-        """Their classes."""
+        """Classes of the labelled examples."""
         return self.labels[self.labelled]
 
     def __len__(self) -> int:
@@ -77,7 +79,7 @@ class PropagatedGraph:
         return self.edges.minibatches(size, generator)
 
     def quality(self, classes: Tensor) -> dict[str, float]:
-        """Share of the edges that join examples of one class."""
+        """Share of the edges with equal true classes."""
         same = classes[self.nodes.to(classes.device)][:, None] == classes[self.neighbors.to(classes.device)]
         return {"same_class_pairs": float(same.double().mean())}
 
@@ -95,19 +97,19 @@ class PropagatedGraph:
 
 @dataclass(frozen=True)
 class PropagatedSettings(PairSettings):
-    """Hyper-parameters that APLLR and APIT have in common."""
+    """Hyper-parameters of APLLR and APIT."""
 
     k: int = setting(10, "Neighbours per node of the graph.")
-    gamma: float = setting(0.99, "Share of the affinity that travels on at each step of the propagation, in (0, 1).")
-    graph_weight: float = setting(1.0, "Weight g_L of the graph beside similar pairs, or beside the prior metric.")
-    dissimilar_weight: float = setting(1.0, "Weight g_D of dissimilar pairs beside similar ones.")
+    gamma: float = setting(0.99, "Share of the affinity passed on at each propagation step, in (0, 1).")
+    graph_weight: float = setting(1.0, "Weight g_L of the graph relative to similar pairs, or to the prior metric.")
+    dissimilar_weight: float = setting(1.0, "Weight g_D of dissimilar pairs relative to similar pairs.")
     affinities: Literal["all", "edges", "positive-edges", "absolute-edges"] = setting(
         "all",
-        "Pairs whose propagated affinities form the metric: all, the edges of the graph, its positive edges, or all "
-        "edges with negative ones pulling towards the opposite.",
+        "Pairs whose propagated affinities determine the metric: all pairs, the edges of the graph, its positive "
+        "edges, or all edges with negative ones pulling towards the opposite point.",
     )
     indefinite: Literal["clip", "cap"] = setting(
-        "clip", "Where dissimilar pairs make the graph's form indefinite: clip its negative part, or cap its weight."
+        "clip", "If dissimilar pairs make the graph's form indefinite: clip its negative part, or cap its weight."
     )
 
     def __post_init__(self) -> None:
@@ -122,41 +124,44 @@ class PropagatedSettings(PairSettings):
 
 
 class PropagatedMethod(PairMethod[PairConstraints]):
-    r"""A prior metric M_0 from the labelled pairs, and a metric close to it under which affine examples are close.
+    r"""A prior metric M_0 from the labelled pairs, and a metric near it that brings examples of high affinity together.
 
     The metric minimises D_ld(M, M_0) + g_L tr(M T), with D_ld the LogDet divergence and T = Z^T Lap Z of the
     affinities propagated from the labels (of all pairs, by linear solves), divided by the sum of their magnitudes
     before they are made symmetric and by the mean variance of the features, so that g_L has no unit. Its solution
-    M^-1 = M_0^-1 + g_L T is computed as F (I + g_L F^T T F)^-1 F^T with M_0 = F F^T, which a singular prior does not
-    harm. Affinities of dissimilar pairs are negative, so T may be indefinite and the problem without a minimiser; T
+    M^-1 = M_0^-1 + g_L T is computed as F (I + g_L F^T T F)^-1 F^T with M_0 = F F^T, which also works for a singular
+    prior. Affinities of dissimilar pairs are negative, so T may be indefinite and the problem without a minimiser; T
     is then clipped, or g_L capped.
 
-    The encoder minimises, besides the labelled pairs' distances as in LRML, the affinity-weighted lengths of the edges.
+    The encoder minimises the labelled pairs' distances, as in LRML, and the affinity-weighted lengths of the edges.
 
-    Prior and affinity propagation are the original's; the final problem, its normalisation and its guards are ours, as
-    is the encoder's labelled term.
+    Prior and affinity propagation are the original's. The final problem, its normalisation, its guards and the
+    encoder's labelled term are additions.
     """
 
     needs = Needs(labels=True, unlabelled=True, graph=True)
+    space: ClassVar[Space] = (
+        SLOW | GRAPH | {"graph_weight": Range(0.1, 30.0, log=True), "dissimilar_weight": Range(0.1, 10.0, log=True)}
+    )
     Settings: ClassVar[type[Any]] = PropagatedSettings
     settings: PropagatedSettings
 
     @abstractmethod
     def prior(self, features: Tensor, classes: Tensor, scatters: PairScatters) -> Tensor | None:
-        """The prior metric (d, d) of trace d from the labelled examples; None where they do not give one."""
+        """The prior metric (d, d) of trace d from the labelled examples, or None if they do not determine one."""
 
     def check_working_set(self, labelled: int, unlabelled: int) -> None:
         """Every example needs k others."""
         check_neighbor_count(self.settings.k, labelled + unlabelled)
 
     def constraints(self, features: Tensor, labels: Tensor) -> PropagatedGraph:
-        """The kNN graph, with the affinities still to be propagated."""
+        """The kNN graph; affinities are propagated later."""
         nodes = torch.arange(len(features), device=features.device)
         neighbors = nearest_neighbors(features, self.settings.k)
         return PropagatedGraph(nodes, labels, neighbors, self.settings.gamma, self.settings.affinities)
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: PairConstraints) -> Metric:
-        """The minimiser, in closed form; the metric so far does not matter."""
+        """The minimiser in closed form, whatever the current metric."""
         prior, form = self._problem(features, constraints)
         wanted = self.settings.graph_weight
         matrix, weight = logdet_proximal(prior, form, wanted)
@@ -164,8 +169,7 @@ class PropagatedMethod(PairMethod[PairConstraints]):
             self.bind_guard(
                 "graph_weight_capped",
                 f"{self.name}: dissimilar pairs make the graph's form indefinite, and with graph_weight {wanted:g} "
-                f"no metric would be best; {weight:.3g} is used instead. Clipping the form (indefinite = clip) is "
-                "another way.",
+                f"the problem is unbounded; {weight:.3g} is used instead. Alternatively set indefinite to clip.",
             )
         return self._metric(matrix, features)
 
@@ -181,12 +185,12 @@ class PropagatedMethod(PairMethod[PairConstraints]):
             self.bind_guard(
                 "form_clipped",
                 f"{self.name}: dissimilar pairs make the graph's form indefinite; its negative part, "
-                f"{100 * lost:.0f} % of it, is left out.",
+                f"{100 * lost:.0f} % of it, is removed.",
             )
         return prior, clipped
 
     def _checked_prior(self, features: Tensor, constraints: PairConstraints) -> Tensor:
-        """M_0, or the Euclidean metric in its place."""
+        """M_0, or the Euclidean metric instead."""
         width = features.shape[1]
         scatters = self._scatters(features, constraints)
         prior = self.prior(features[constraints.labelled].double(), constraints.classes, scatters)
@@ -194,7 +198,7 @@ class PropagatedMethod(PairMethod[PairConstraints]):
             self.bind_guard(
                 "prior_replaced",
                 f"{self.name}: the labelled pairs give no prior metric (no similar pair, or similar pairs no closer "
-                "than dissimilar ones in any direction); the Euclidean metric takes its place. More labels help.",
+                "than dissimilar ones in any direction); the Euclidean metric is used instead. More labels help.",
             )
             return torch.eye(width, dtype=torch.float64, device=features.device)
         values = torch.linalg.eigvalsh(prior)
@@ -202,8 +206,8 @@ class PropagatedMethod(PairMethod[PairConstraints]):
         if rank < width:
             self.bind_guard(
                 "singular_prior",
-                f"{self.name}: the prior metric has the rank {rank} of {width}; along the other directions the "
-                "metric stays blind. More labels help.",
+                f"{self.name}: the prior metric has rank {rank} of {width}, and the metric ignores the other "
+                "directions. More labels help.",
             )
         return prior
 
@@ -213,9 +217,3 @@ class PropagatedMethod(PairMethod[PairConstraints]):
         similar, dissimilar = pair_means(embeddings[constraints.labelled], constraints.classes)
         labelled = similar - self.settings.dissimilar_weight * dissimilar
         return len(constraints) * (labelled + self.settings.graph_weight * constraints.energy(embeddings))
-
-    def metric_objective(self, metric: Metric, features: Tensor, constraints: PairConstraints) -> float:
-        """D_ld(M, M_0) + g_L tr(M T), with g_L as it was capped."""
-        prior, form = self._problem(features, constraints)
-        _, weight = logdet_proximal(prior, form, self.settings.graph_weight)
-        return logdet_divergence(metric.matrix, prior) + weight * float((metric.matrix * form).sum())

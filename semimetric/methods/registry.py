@@ -1,9 +1,11 @@
-"""Methods by name. A new method is one new file and one line here."""
+"""Methods by name. Methods of this package are listed here, others are registered or offered as entry points."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from semimetric.core.errors import InputError
 from semimetric.core.registry import Registry
 from semimetric.core.settings import build_settings
 
@@ -31,13 +33,43 @@ METHODS: Registry[type[Method[Any]]] = Registry(
     },
 )
 
+M = TypeVar("M", bound="type[Method[Any]]")
+
 
 def method_names() -> tuple[str, ...]:
-    """Names that ``build_method`` knows."""
+    """Names that ``build_method`` accepts."""
     return tuple(METHODS)
 
 
 def build_method(name: str, **settings: Any) -> Method[Any]:
-    """The named method with the given hyper-parameters, the others at their defaults."""
+    """The named method with these hyper-parameters; the others keep their defaults."""
     kind = METHODS.find(name)
+    check_method(kind)
     return kind(build_settings(kind.Settings, settings, f"method {name!r}"))
+
+
+def register_method(kind: M) -> M:
+    """Make a method class available under its ``name``; also works as a class decorator."""
+    check_method(kind)
+    METHODS.register(kind.name, kind)
+    return kind
+
+
+def check_method(kind: Any) -> None:
+    """Refuse a class that lacks something that every method must have."""
+    from semimetric.methods.base import Method
+
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        raise InputError(f"a method must be a class derived from semimetric.methods.Method, got {kind!r}.")
+    required = ("name", "summary", "reference", "needs", "Settings")
+    missing = [name for name in required if not hasattr(kind, name)] + sorted(kind.__abstractmethods__)
+    if missing:
+        raise InputError(f"method class {kind.__name__} lacks {', '.join(missing)}. Define them in the class.")
+    if not (isinstance(kind.Settings, type) and dataclasses.is_dataclass(kind.Settings)):
+        raise InputError(f"{kind.__name__}.Settings must be a dataclass, got {kind.Settings!r}.")
+    silent = [field.name for field in dataclasses.fields(kind.Settings) if not field.metadata.get("help")]
+    if silent:
+        raise InputError(
+            f"{kind.__name__}.Settings has fields without a help sentence: {', '.join(silent)}. Define each with "
+            'semimetric.core.settings.setting(default, "Help sentence.").'
+        )

@@ -1,11 +1,12 @@
-"""A network that can tell how an image was turned has had to look at what it shows.
+"""Rotation prediction: the network classifies by which quarter turn an image was rotated.
 
-All four quarter turns of every image are in a batch, so that each is as frequent as the others.
+A batch holds all four rotations of each image.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,23 +15,43 @@ from torch.nn.functional import cross_entropy
 from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
+from semimetric.core.space import Range, Space
 from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views, rotate_quarters
 from semimetric.methods.base import Needs
-from semimetric.methods.baseline import Baseline, BaselineSettings, Targets, head_logits, linear_head, unit_points
+from semimetric.methods.baseline import (
+    ON,
+    SMALL_STEPS,
+    Baseline,
+    BaselineSettings,
+    Targets,
+    head_logits,
+    linear_head,
+    unit_points,
+)
+from semimetric.methods.defaults import Values, extended, on_photographs
 from semimetric.metric import Metric
 
 TURNS = 4
 """By 0, 90, 180 and 270 degrees."""
 
 UPRIGHT = 0
-"""What an image is to be told as that was not turned."""
+"""Target of an image that is not rotated."""
+
+TRAINED_NETWORK: Values = SMALL_STEPS | {
+    "backbone": "",
+    "encoder": "googlenet",
+    "preprocess": "imagenet",
+    "side": 224,
+    "precision": "bfloat16",
+}
+"""Photographs themselves, since descriptors cannot be rotated."""
 
 
 @dataclass(frozen=True)
 class RotationSettings(BaselineSettings):
     """Hyper-parameters."""
 
-    augmentation: ViewKind = setting("none", f"A weak view of each image, before it is turned. {VIEW_HELP}")
+    augmentation: ViewKind = setting("none", f"Weak view of each image, before it is rotated. {VIEW_HELP}")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,38 +59,44 @@ class RotationSettings(BaselineSettings):
 
 
 class Rotation(Baseline[Targets]):
-    """Cross-entropy of a linear head (d, 4) that tells the quarter turns of square images apart."""
+    """Cross-entropy of a linear head (d, 4) over the quarter turns of square images."""
 
     name = "rotation"
     summary = "tells by which of four quarter turns an image was turned"
     reference = "Gidaris, Singh and Komodakis, ICLR 2018"
     needs = Needs(labels=False, unlabelled=True, graph=False, views=True, images=True)
     capturable_loss = True
+    space: ClassVar[Space] = {"lr": Range(1e-5, 1e-2, log=True)}
+    defaults_on = extended(
+        ON,
+        {"digits": {"lr": 1e-4, "epochs": 10}, "mnist": {"lr": 3e-3}, "fashion-mnist": {"lr": 3e-3}}
+        | on_photographs(TRAINED_NETWORK),
+    )
     Settings = RotationSettings
     settings: RotationSettings
     head: nn.Linear
 
-    def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
-        """A head for the four turns, of inputs that can be turned."""
+    def on_fit_begin(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+        """Check that the inputs can be rotated, and build the head and the views."""
         check_turnable(inputs)
         self.head = linear_head(self.embedding_width(width), TURNS, generator)
         self.make_views = preset_views(inputs, self.settings.augmentation, ("weak",))
 
     def views(self, inputs: Tensor) -> Tensor:
-        """All images (n, C, H, H) as they are, then all turned by 90 degrees, by 180, by 270: (4 n, C, H, H).
+        """All images (n, C, H, H) rotated by 0, then all by 90, 180 and 270 degrees: (4 n, C, H, H).
 
-        The four turns of an image are of the same view of it, and copy its pixels without interpolation.
+        The four rotations of an image use the same view of it, and copy its pixels without interpolation.
         """
         images = super().views(inputs)
         return rotate_quarters(images.repeat(TURNS, 1, 1, 1), quarter_turns(len(images), images.device))
 
     def constraints(self, features: Tensor, labels: Tensor) -> Targets:
-        """Every example as it is stands upright."""
+        """All examples, with the target ``UPRIGHT``."""
         nodes = torch.arange(len(features), device=features.device)
         return Targets(nodes, torch.full_like(nodes, UPRIGHT))
 
     def loss(self, metric: Metric, features: Tensor, constraints: Targets) -> Tensor:
-        """Mean cross-entropy over the features (4 n, d) of the views, to be told as so many turns from upright."""
+        """Mean cross-entropy over the features (4 n, d) of the views; the target of a view is its number of turns."""
         turns = quarter_turns(len(constraints), features.device)
         return cross_entropy(self._logits(metric, features), constraints.targets.repeat(TURNS) + turns)
 
@@ -78,22 +105,22 @@ class Rotation(Baseline[Targets]):
 
     @torch.no_grad()
     def statistics(self, metric: Metric, features: Tensor, constraints: Targets) -> dict[str, float]:
-        """The share of examples that the head takes for upright, as all of them are."""
+        """Share of the examples, none of them rotated, that the head classifies as upright."""
         told = self._logits(metric, features[constraints.nodes]).argmax(1)
         return {"told_upright": float((told == constraints.targets).double().mean())}
 
 
 def quarter_turns(images: int, device: torch.device) -> Tensor:
-    """The turns (4 n,) of the views of n images."""
+    """Turns (4 n,) of the views of n images."""
     return torch.arange(TURNS, device=device).repeat_interleave(images)
 
 
 def check_turnable(inputs: Tensor) -> None:
-    """Refuse what quarter turns would change the shape of."""
+    """Refuse inputs that are not square images."""
     if inputs.ndim != 4:
         raise InputError(
             f"inputs of method 'rotation' must be images (N, channels, side, side), got shape {tuple(inputs.shape)}. "
-            "For vectors use method 'instance' or 'deepcluster'; give images without one an axis for their channels."
+            "For vectors use method 'instance' or 'deepcluster'; add an axis to images without channels."
         )
     height, width = inputs.shape[2:]
     if height != width:

@@ -15,8 +15,10 @@ from torch import Tensor
 from semimetric.core.checks import check_choice, check_not_negative, check_positive
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
+from semimetric.core.space import Range
 from semimetric.methods.base import Needs
-from semimetric.methods.pairs import PairMethod, Pairs, PairSettings
+from semimetric.methods.defaults import SLOW, extended
+from semimetric.methods.pairs import PairMethod, Pairs, PairSettings, with_rates
 from semimetric.metric import (
     EntropyProblem,
     Metric,
@@ -30,23 +32,21 @@ from semimetric.metric import (
 from semimetric.mining import labelled_pairs, spread_pairs
 
 VANISHED = 1e-8
-"""A metric of this share of the starting trace, or less, holds nothing any more."""
+"""A metric whose trace is at most this share of the initial one has vanished."""
 
 
 @dataclass(frozen=True)
 class SERAPHSettings(PairSettings):
     """Hyper-parameters."""
 
-    eta: float = setting(100.0, "Squared distance at which a pair is as likely similar as dissimilar.")
+    eta: float = setting(100.0, "Squared distance at which similar and dissimilar are equally likely.")
     mu: float = setting(1.0, "Weight of the entropy of unlabelled pairs.")
     trace_weight: float = setting(0.001, "Weight of the trace of M, which keeps its rank low.")
     solver: Literal["gradient", "convex"] = setting(
-        "gradient", "Metric step: projected gradients, or a sequence of convex problems."
+        "gradient", "Solver of the metric step: projected gradients, or a sequence of convex problems."
     )
-    iterations: int = setting(50, "Most iterations of one metric step; with solver convex, most convex problems.")
-    most_pairs: int = setting(
-        20_000, "Most unlabelled pairs in a working set, and most similar and dissimilar ones each."
-    )
+    iterations: int = setting(50, "Most iterations per metric step; with solver convex, most convex problems.")
+    most_pairs: int = setting(20_000, "Most unlabelled, most similar and most dissimilar pairs in a working set.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,42 +61,50 @@ class SERAPHSettings(PairSettings):
 
 
 class SERAPH(PairMethod[Pairs]):
-    r"""Labelled pairs likely, unlabelled pairs decided, M of low rank.
+    r"""High likelihood of labelled pairs, low entropy of unlabelled pairs, M of low rank.
 
     A pair is similar with probability sigma(eta - d2_M). The metric minimises J of ``metric/entropy.py`` with lambda
-    = ``trace_weight`` m / d, m the midpoint between the mean squared distances of similar and of dissimilar pairs:
-    with it scale and width of the features do not matter. eta only sets the scale of M, and with it how sure the
-    model can be (at most sigma(eta)); M starts from eta/m times the identity, where pairs at the midpoint are
-    undecided, or from the last metric, whichever ends lower: J is not convex. Of too many pairs some are taken,
-    evenly by the order of the examples.
+    = ``trace_weight`` m / d, where m is the midpoint between the mean squared distances of similar and of dissimilar
+    pairs. This makes J independent of the scale and width of the features. eta sets the scale of M, and with it the
+    largest probability, sigma(eta). J is not convex: one descent starts from eta/m times the identity, where pairs at
+    the midpoint have probability 1/2, another from the last metric, and the lower end is kept. If there are too many
+    pairs, an evenly spaced subset is used.
 
     The objective is the original's. Means instead of sums, equal weight for similar and dissimilar pairs, the scale of
-    lambda, the start and the evenly chosen pairs are ours.
+    lambda, the start and the choice of pairs are additions.
     """
 
     name = "seraph"
     summary = "likely labelled pairs, decided unlabelled pairs, low-rank metric by projected gradients"
     reference = "Niu, Dai, Yamada and Sugiyama, ICML 2012; deep: Dutta, Harandi and Sekhar, AAAI 2021"
     needs = Needs(labels=True, unlabelled=True, graph=False)
+    space = SLOW | {
+        "eta": Range(1.0, 300.0, log=True),
+        "trace_weight": Range(1e-4, 0.1, log=True),
+        "mu": Range(0.1, 3.0, log=True),
+    }
+    defaults_on = extended(
+        with_rates(digits=1e-6, mnist=1e-7, fashion_mnist=1e-8, cifar10=1e-7), {"digits": {"iterations": 10}}
+    )
     Settings = SERAPHSettings
     settings: SERAPHSettings
 
     def check_working_set(self, labelled: int, unlabelled: int) -> None:
-        """A single unlabelled example makes no pair."""
+        """Unlabelled examples are used in pairs."""
         if unlabelled == 1:
             raise InputError(
-                f"method {self.name!r} learns from pairs of unlabelled examples, and there is one example to a "
-                "partition. Give more, or ask for larger partitions."
+                f"method {self.name!r} learns from pairs of unlabelled examples, and a partition has one example. Give "
+                "more, or increase partition_size."
             )
 
     def constraints(self, features: Tensor, labels: Tensor) -> Pairs:
-        """Pairs of unlabelled examples, all or evenly chosen."""
+        """Pairs of unlabelled examples, all or an evenly spaced subset."""
         unlabelled = (labels < 0).nonzero().flatten()
         chosen = spread_pairs(len(unlabelled), self.settings.most_pairs, unlabelled.device)
         return Pairs.of_working_set(labels, unlabelled[chosen])
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: Pairs) -> Metric:
-        """The lower of two descents, from the metric so far and from a multiple of the identity."""
+        """The better of two descents, from the current metric and from a multiple of the identity."""
         problem, start = self._problem(features, constraints)
         ends = [self._descend(problem, matrix) for matrix in (metric.matrix, start)]
         best = min(ends, key=lambda end: end.cost)
@@ -104,7 +112,7 @@ class SERAPH(PairMethod[Pairs]):
             self.bind_guard(
                 "metric_vanished",
                 f"{self.name}: the metric vanished, since trace_weight {self.settings.trace_weight:g} outweighs the "
-                "pairs; a multiple of the Euclidean metric takes its place. A smaller trace_weight helps.",
+                "pairs; a multiple of the Euclidean metric is used instead. A smaller trace_weight helps.",
             )
             return self._metric(start, features)
         return self._metric(best.matrix, features)
@@ -114,7 +122,7 @@ class SERAPH(PairMethod[Pairs]):
         return solve(problem, start, self.settings.iterations)
 
     def _problem(self, features: Tensor, constraints: Pairs) -> tuple[EntropyProblem, Tensor]:
-        """J, and the multiple of the identity to start from."""
+        """J, and the multiple of the identity that a descent starts from."""
         exact = features.double()
         known = exact[constraints.labelled]
         similar, dissimilar = labelled_pairs(constraints.classes, *2 * (self.settings.most_pairs,))
@@ -132,14 +140,14 @@ class SERAPH(PairMethod[Pairs]):
         return problem, self.settings.eta / midpoint * torch.eye(width, dtype=exact.dtype, device=exact.device)
 
     def _midpoint(self, scatters: PairScatters, features: Tensor) -> float:
-        """Midway between the mean squared distances of similar and of dissimilar pairs."""
+        """Midpoint between the mean squared distances of similar and of dissimilar pairs."""
         midpoint = float(scatters.similar.trace() + scatters.dissimilar.trace()) / 2
         if midpoint > 0:
             return midpoint
         self.bind_guard(
             "labelled_coincide",
-            f"{self.name}: all labelled examples have the same features, so that they say nothing; the threshold is "
-            "set by the distances of all examples instead. Label other examples.",
+            f"{self.name}: all labelled examples have the same features; the threshold is set by the distances of all "
+            "examples instead. Label other examples.",
         )
         return 2.0 * float(features.var(0, correction=0).sum())
 
@@ -152,7 +160,7 @@ class SERAPH(PairMethod[Pairs]):
         return len(constraints) * (surprise + self.settings.mu * doubt)
 
     def _surprise(self, embeddings: Tensor, classes: Tensor) -> Tensor:
-        """Of all pairs of labelled examples, each taken both ways round."""
+        """Negative log-likelihood of all pairs of labelled examples, in both orders."""
         centred = embeddings - embeddings.mean(0)
         squares = centred.square().sum(1)
         distances = (squares[:, None] + squares[None, :] - 2.0 * centred @ centred.T).clamp_min(0.0)
@@ -160,13 +168,8 @@ class SERAPH(PairMethod[Pairs]):
         apart = 1.0 - torch.eye(len(classes), dtype=distances.dtype, device=distances.device)
         return label_surprise(distances, same * apart, 1.0 - same, self.settings.eta)
 
-    def metric_objective(self, metric: Metric, features: Tensor, constraints: Pairs) -> float:
-        """J(M)."""
-        problem, _ = self._problem(features, constraints)
-        return problem.cost(metric.matrix)
-
     def statistics(self, metric: Metric, features: Tensor, constraints: Pairs) -> dict[str, float]:
-        """Distances under the metric, its trace and rank, and the mean entropy of unlabelled pairs."""
+        """Also the mean entropy of unlabelled pairs."""
         first, second = metric.transform(features)[constraints.pairs].unbind(1)
         doubt = mean_entropy((first - second).square().sum(1), self.settings.eta)
         return super().statistics(metric, features, constraints) | {"pair_entropy": float(doubt)}

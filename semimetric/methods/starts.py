@@ -1,4 +1,4 @@
-"""Where the projection L of a method starts."""
+"""Initial projections L."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from semimetric.metric import Metric, orthonormalize, within_class_whitening
 
 ProjectionStart = Literal["random", "principal", "classes"]
 START_HELP = (
-    "Where L starts: random, as in the paper; at the principal components of the features; or at the directions that "
-    "tell classes apart, of labels that are propagated first."
+    "Initial L: random, as in the paper; the principal components of the features; or the directions that separate the "
+    "classes of propagated labels."
 )
 
 NEIGHBORS, GAMMA, SHRINKAGE = 10, 0.95, 1.0
-"""Of the graph over which labels are propagated for ``classes``, and of the covariance within classes."""
+"""Settings of ``classes``: of the graph that propagates labels, and of the within-class covariance."""
 
 
 def check_start(start: ProjectionStart) -> None:
-    """Refuse a start by another name."""
+    """Refuse an unknown start."""
     check_choice(start, get_args(ProjectionStart), "start")
 
 
 def projection_start(
     width: int, components: int, start: ProjectionStart, generator: torch.Generator, examples: Examples | None
 ) -> Metric:
-    """An orthonormal L (width, components) to start from; all dimensions as they are where components is 0."""
+    """An initial orthonormal L (width, components), or the identity if components is 0."""
     metric = random_projection(width, components, generator)
     if start == "random" or components == 0:
         return metric
@@ -42,7 +42,7 @@ def projection_start(
 
 
 def random_projection(width: int, components: int, generator: torch.Generator) -> Metric:
-    """A random orthonormal L (width, components), or Euclidean distance of all dimensions where components is 0."""
+    """A random orthonormal L (width, components), or the identity if components is 0."""
     if components > width:
         raise InputError(
             f"components must be at most the encoder's output width ({width}), got {components}. "
@@ -52,10 +52,10 @@ def random_projection(width: int, components: int, generator: torch.Generator) -
 
 
 def _of_classes(features: Tensor, labels: Tensor, components: int) -> Metric:
-    """An orthonormal basis of the directions in which examples differ most, as seen by how those of one class do."""
+    """An orthonormal basis of the directions with the largest variance relative to that within classes."""
     if len(torch.unique(labels[labels >= 0])) < 2:
         raise InputError(
-            "start 'classes' needs labels of two classes or more, and this method sees fewer. Use 'principal' or "
+            "start 'classes' needs labels of at least two classes, and this method has fewer. Use 'principal' or "
             "'random'."
         )
     k = min(NEIGHBORS, len(features) - 1)

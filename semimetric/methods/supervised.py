@@ -1,4 +1,4 @@
-"""What the supervised baselines share: batches of a few examples of each of some classes, and how a batch is judged."""
+"""Base of the supervised baselines: class-balanced batches of labelled examples."""
 
 from __future__ import annotations
 
@@ -14,30 +14,28 @@ from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
 from semimetric.methods.base import Needs
-from semimetric.methods.baseline import Baseline, BaselineSettings, Targets
+from semimetric.methods.baseline import CLOTHES, ON, Baseline, BaselineSettings, Targets
+from semimetric.methods.defaults import extended
 from semimetric.metric import Metric
 from semimetric.mining import labelled_masks
 
 PROBE_SIZE = 500
-"""Examples of the batch on which the numbers for the log are measured."""
+"""Size of the batch that ``statistics`` uses."""
 
 
 @dataclass(frozen=True)
 class Labelled(Targets):
-    """Labelled examples (n,) with their classes (n,), all of a working set or those of a batch.
+    """Labelled examples (n,) with their classes (n,), of a working set or of a batch.
 
-    ``per_class`` () is how many examples of a class a batch shall hold; ``draws`` (n, n) are uniform numbers in [0, 1)
-    for what a loss leaves to chance. They are tensors because a batch consists of tensors alone.
+    ``per_class`` () is the number of examples of a class in a batch. ``draws`` (n, n) are uniform random numbers in
+    [0, 1) for the loss. Both are tensors because a batch may hold only tensors.
     """
 
     draws: Tensor
     per_class: Tensor
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Labelled]:
-        """Batches of ``size`` different examples, as many as would be full if none were met twice.
-
-        See ``Dealer`` for what is in a batch.
-        """
+        """``n // size`` batches of ``size`` different examples each, drawn by ``Dealer``."""
         dealer = Dealer(self.targets.tolist(), int(self.per_class), generator)
         for _ in range(len(self) // size):
             rows = torch.tensor(dealer.deal(size), device=self.nodes.device)
@@ -46,7 +44,7 @@ class Labelled(Targets):
 
 
 class Deck:
-    """Cards dealt in random order, none again before all others have been dealt."""
+    """Deals cards in random order; each card is dealt again only after all others."""
 
     def __init__(self, cards: list[int], generator: torch.Generator) -> None:
         self.cards = cards
@@ -54,7 +52,7 @@ class Deck:
         self._left: list[int] = []
 
     def draw(self, barred: Collection[int]) -> int:
-        """The next card that is not barred; at least one must not be."""
+        """The next card that is not in ``barred``; there must be one."""
         place = next((i for i, card in enumerate(self._left) if card not in barred), None)
         if place is None:
             self._shuffle_in()
@@ -62,22 +60,22 @@ class Deck:
         return self._left.pop(place)
 
     def _shuffle_in(self) -> None:
-        """Put the cards that have been dealt below those that are left."""
+        """Shuffle the cards already dealt, and put them below the rest."""
         left = set(self._left)
         order = torch.randperm(len(self.cards), generator=self._generator).tolist()
         self._left += [self.cards[i] for i in order if self.cards[i] not in left]
 
 
 class Dealer:
-    """Deals batches of ``per_class`` examples of each of as many classes as it takes to fill them.
+    """Deals batches with ``per_class`` examples of each of as many classes as needed.
 
-    Where there are too few classes to fill a batch each gives more, and where ``per_class`` is more than half of the
-    batch, half of it: two examples or more of it are of different classes. The first class has two examples, if any
-    class has: three examples or more hold a triplet. A class gives what it has, and where all of them together gave
-    too little they are asked again. The last class fills the batch up.
+    With too few classes to fill a batch, each class gives more. No class gives more than half of a batch, so that a
+    batch of two or more examples has two classes. The first class has at least two examples if any class does, so that
+    a batch of three or more holds a triplet. Small classes give all they have; if a batch is still not full, all
+    classes are asked again.
 
-    Classes take turns in random order, and so do the examples of a class: all are met before one is met again. Rare
-    classes are met as often as frequent ones, and their examples more often.
+    Classes take turns in random order, and so do the examples of a class. Rare classes appear as often as frequent
+    ones, and their examples more often.
     """
 
     def __init__(self, targets: list[int], per_class: int, generator: torch.Generator) -> None:
@@ -91,7 +89,7 @@ class Dealer:
         self._never_first = single if len(single) < len(groups) else set()
 
     def deal(self, size: int) -> list[int]:
-        """Different rows of ``targets`` for a batch of ``size``, which is at most their number."""
+        """``size`` different rows of ``targets``; ``size`` is at most their number."""
         share = min(max(self._per_class, _rounded_up(size, len(self._examples))), _rounded_up(size, 2))
         held: dict[int, set[int]] = {target: set() for target in self._examples}
         dealt: list[int] = []
@@ -116,7 +114,7 @@ def _rounded_up(number: int, parts: int) -> int:
 class SupervisedSettings(BaselineSettings):
     """Hyper-parameters of every supervised baseline."""
 
-    per_class: int = setting(5, "Examples of a class in a batch; more where there are too few classes to fill it.")
+    per_class: int = setting(5, "Examples of each class in a batch; more if there are too few classes to fill it.")
     augmentation: ViewKind = setting("auto", VIEW_HELP)
 
     def __post_init__(self) -> None:
@@ -129,14 +127,15 @@ class SupervisedSettings(BaselineSettings):
 
 
 class Supervised(Baseline[Labelled]):
-    """A loss of the triplets of labelled examples, over weak views of them.
+    """A triplet loss on weak views of the labelled examples.
 
-    Batches without a triplet teach nothing; they are counted in ``tally`` (2,): batches of an epoch, and how many of
-    them had none.
+    ``tally`` (2,) counts the batches of an epoch, and those without a triplet.
     """
 
     needs = Needs(labels=True, unlabelled=False, graph=False, views=True)
     capturable_loss = True
+    training_defaults = Baseline.training_defaults | {"batch_size": 100, "passes": 50}
+    defaults_on = extended(ON, CLOTHES | {"cifar10": {"lr": 3e-4, "epochs": 20}})
     Settings = SupervisedSettings
     settings: SupervisedSettings
     tally: Tensor
@@ -146,52 +145,52 @@ class Supervised(Baseline[Labelled]):
         self.register_buffer("tally", torch.zeros(2, dtype=torch.int64))
 
     def check_labels(self, labels: Tensor) -> None:
-        """Some class needs a second example."""
+        """At least one class needs two labelled examples."""
         super().check_labels(labels)
         known, counts = torch.unique(labels[labels >= 0], return_counts=True)
         if int(counts.max()) < 2:
             raise InputError(
-                f"method {self.name!r} learns from two labelled examples of one class, and each of the {len(known)} "
-                "classes has one. Label a second example of some class, or use a method that can learn from one label "
-                "per class, such as 'consensus'."
+                f"method {self.name!r} needs a class with two labelled examples, and each of the {len(known)} classes "
+                "has one. Label a second example of some class, or use a method that can learn from one label per "
+                "class, such as 'consensus'."
             )
 
-    def prepare(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
-        """The views that fit the inputs."""
+    def on_fit_begin(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+        """Build the views."""
         self.make_views = preset_views(inputs, self.settings.augmentation, ("weak",))
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Count the batches of an epoch from nothing."""
+    def on_epoch_begin(self, epoch: int) -> None:
+        """Reset the counts."""
         self.tally.zero_()
 
     def constraints(self, features: Tensor, labels: Tensor) -> Labelled:
-        """The labelled examples; the draws of all of them together are 1/2."""
+        """The labelled examples; their ``draws`` are constant, batches draw their own."""
         nodes = (labels >= 0).nonzero().flatten()
         draws = torch.tensor(0.5, device=labels.device).expand(len(nodes), len(nodes))
         return Labelled(nodes, labels[nodes], draws, torch.tensor(self.settings.per_class, device=labels.device))
 
     def loss(self, metric: Metric, features: Tensor, constraints: Labelled) -> Tensor:
-        """The loss of the batch, which is counted."""
+        """The loss of a batch; in training it is counted."""
         if self.training:
             positive, negative = labelled_masks(constraints.targets)
             skipped = ~(positive & negative.any(1, keepdim=True)).any()
             self.tally += torch.stack([torch.ones_like(skipped), skipped])
         return self.batch_loss(metric.transform(features), constraints)
 
-    def in_use(self) -> dict[str, float]:
-        """The share of the epoch's batches that held no triplet."""
+    def on_epoch_end(self) -> dict[str, float]:
+        """Share of the epoch's batches without a triplet."""
         batches, skipped = self.tally.tolist()
         if skipped:
             self.bind_guard(
                 "no_triplet",
-                f"{self.name}: {skipped} of {batches} batches of an epoch held no two examples of one class beside one "
-                "of another, so that nothing was learned from them. A batch needs at least 3 examples; a larger "
-                "batch_size helps.",
+                f"{self.name}: {skipped} of {batches} batches of an epoch contained no triplet (two examples of one "
+                "class and one of another) and were not used. A batch needs at least 3 examples; increase "
+                "batch_size.",
             )
         return {"skipped_batches": skipped / max(batches, 1)}
 
     def statistics(self, metric: Metric, features: Tensor, constraints: Labelled) -> dict[str, float]:
-        """Loss and share of violated pairs of a batch that is the same in every epoch."""
+        """Loss and share of violated pairs, on a batch that is drawn with the same seed in every epoch."""
         size = min(PROBE_SIZE, len(constraints))
         probe = next(constraints.minibatches(size, torch.Generator().manual_seed(0)))
         points = metric.transform(features[probe.nodes])
@@ -199,8 +198,8 @@ class Supervised(Baseline[Labelled]):
 
     @abstractmethod
     def batch_loss(self, points: Tensor, batch: Labelled) -> Tensor:
-        """What the encoder minimises on the embedding (n, l) of a batch."""
+        """The loss of the embedding (n, l) of a batch."""
 
     @abstractmethod
     def violated_share(self, points: Tensor, batch: Labelled) -> float:
-        """The share of the pairs of one class in a batch that some negative comes too near to."""
+        """Share of the same-class pairs of a batch for which some negative is too close."""

@@ -1,13 +1,13 @@
-"""Random triplets of unlabelled examples, all that their labels could be, and synthetic examples that make it hard.
+"""Random triplets of unlabelled examples, all hypotheses about their labels, and hard synthetic examples.
 
 U. K. Dutta, M. Harandi, C. C. Sekhar, "Unsupervised metric learning with synthetic examples", AAAI 2020. The page in
-``docs/methods`` has the formulae and says where this departs from the original.
+``docs/methods`` has the formulae and lists the differences from the original.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,9 +15,11 @@ from torch import Tensor
 from semimetric.core.checks import check_not_negative
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
+from semimetric.core.space import Range, Space
 from semimetric.methods.affinity_triplets import Triplets
-from semimetric.methods.base import Examples, Needs
-from semimetric.methods.baseline import Baseline, BaselineSettings
+from semimetric.methods.base import Examples, LearnsMetric, Needs
+from semimetric.methods.baseline import ON, Baseline, BaselineSettings
+from semimetric.methods.defaults import extended
 from semimetric.metric import Metric
 from semimetric.metric.synthetic import (
     SyntheticProblem,
@@ -31,27 +33,27 @@ from semimetric.metric.synthetic import (
 )
 
 LARGEST_SEED = 1 << 62
-"""Seeds of triplets are below this."""
+"""Upper bound of the seeds of triplets."""
 
 
 @dataclass(frozen=True)
 class RandomTriplets(Triplets):
-    """Triplets (T, 3) of any examples; nothing says which two of the three are alike."""
+    """Triplets (T, 3) of random examples, without a statement about which two are similar."""
 
     def quality(self, classes: Tensor) -> dict[str, float]:
-        """A triplet without a claim is neither right nor wrong."""
+        """Empty: random triplets are neither correct nor wrong."""
         return {}
 
 
 @dataclass(frozen=True)
 class SyntheticSettings(BaselineSettings):
-    """Hyper-parameters; the defaults are the paper's, but for the number of triplets and the width."""
+    """Hyper-parameters; the defaults are the paper's, except for the number of triplets and the width."""
 
-    components: int = setting(0, "Dimensions l of the learned embedding, at most the encoder's d; 0 keeps all of them.")
+    components: int = setting(0, "Dimensions l of the learned embedding, at most the encoder's d; 0 keeps all d.")
     alpha: float = setting(40.0, "Angle of the triplet losses in degrees, in (0, 90).")
-    orthogonality: float = setting(0.5, "Weight of ||LᵀL - I||², which keeps the embedding from collapsing.")
-    triplets_per_example: int = setting(1, "Random triplets of an epoch that have a given example as their anchor.")
-    cg_iterations: int = setting(10, "Conjugate-gradient iterations of one metric step.")
+    orthogonality: float = setting(0.5, "Weight of ||LᵀL - I||², which prevents a collapse of the embedding.")
+    triplets_per_example: int = setting(1, "Random triplets per anchor in an epoch; each example is an anchor.")
+    cg_iterations: int = setting(10, "Conjugate-gradient iterations per metric step.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,11 +65,13 @@ class SyntheticSettings(BaselineSettings):
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
 
-class Synthetic(Baseline[Triplets]):
-    """Least entropy of five hypotheses about random triplets, over L, a map S to synthetic examples, and the encoder.
+class Synthetic(Baseline[Triplets], LearnsMetric[Triplets]):
+    """Minimises the entropy of five hypotheses about random triplets.
 
-    ``synthesis`` is the part of S that matters, (d, d) float64, of the norm sqrt(d); ``seed`` is that of the triplets
-    of this epoch. S belongs to L: it starts with it and is learned with it, outside of the encoder's steps.
+    It does so over L, a map S to synthetic examples, and the encoder.
+
+    ``synthesis`` is the relevant part of S, (d, d) float64 of norm sqrt(d); ``seed`` seeds the triplets of the epoch. S
+    is initialised and learned together with L, in the metric step.
     """
 
     name = "synthetic"
@@ -75,7 +79,11 @@ class Synthetic(Baseline[Triplets]):
     reference = "Dutta, Harandi and Sekhar, AAAI 2020"
     needs = Needs(labels=False, unlabelled=True, graph=False)
     capturable_loss = True
-    capturable_metric = False
+    space: ClassVar[Space] = {"lr": Range(1e-7, 1e-3, log=True), "alpha": Range(30.0, 55.0)}
+    training_defaults = Baseline.training_defaults | {"lr": 1e-5}
+    defaults_on = extended(
+        ON, {"pretrained": {"lr": 1e-5}} | {name: {"lr": 1e-6} for name in ("mnist", "fashion-mnist", "cifar10")}
+    )
     Settings = SyntheticSettings
     settings: SyntheticSettings
     synthesis: Tensor
@@ -87,33 +95,33 @@ class Synthetic(Baseline[Triplets]):
         self.register_buffer("seed", torch.zeros((), dtype=torch.int64))
 
     def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
-        """Euclidean distance of the features or of a random projection; S starts from it."""
+        """The projection of the baselines; S is initialised from it."""
         metric = super().initial_metric(width, generator, examples)
         self.synthesis = synthesis_start(metric.factor).to(self.synthesis.device)
         return metric
 
     def check_working_set(self, labelled: int, unlabelled: int) -> None:
-        """A triplet is of three examples."""
+        """A triplet needs three examples."""
         size = labelled + unlabelled
         if size < 3:
             raise InputError(
-                f"method {self.name!r} learns from triplets of examples, and there are {size} to a partition. Give at "
-                "least 3, or ask for larger partitions."
+                f"method {self.name!r} learns from triplets, and a partition has {size} examples. Give at least 3, or "
+                "increase partition_size."
             )
 
-    def begin_epoch(self, epoch: int) -> None:
+    def on_epoch_begin(self, epoch: int) -> None:
         """Draw the seed of this epoch's triplets."""
         self.seed.fill_(int(torch.randint(LARGEST_SEED, ())))
 
     def constraints(self, features: Tensor, labels: Tensor) -> RandomTriplets:
-        """Every example as the anchor of a few triplets, with two others at random."""
+        """Each example is the anchor of a few triplets, with two random others."""
         generator = torch.Generator().manual_seed(int(self.seed))
         triplets = random_triplets(len(features), self.settings.triplets_per_example, generator)
         nodes = torch.arange(len(features), device=features.device)
         return RandomTriplets(nodes, triplets.to(features.device))
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: Triplets) -> Metric:
-        """A few conjugate-gradient iterations on S and L together, started from the current ones."""
+        """A few joint conjugate-gradient iterations from the current S and L."""
         problem = self._problem(features, constraints)
         result = minimize_synthetic(problem, self.synthesis, metric.factor, self.settings.cg_iterations)
         self.synthesis.copy_(result.synthesis)
@@ -133,16 +141,11 @@ class Synthetic(Baseline[Triplets]):
         embedded = metric.transform(synthetic)
         return case_scores(squared_lengths(synthetic), squared_lengths(embedded), self.settings.alpha)
 
-    def metric_objective(self, metric: Metric, features: Tensor, constraints: Triplets) -> float:
-        """The loss and the orthogonality penalty."""
-        problem = self._problem(features, constraints)
-        return problem.evaluate(torch.cat([self.synthesis, metric.factor], dim=1)).cost
-
     @torch.no_grad()
     def statistics(self, metric: Metric, features: Tensor, constraints: Triplets) -> dict[str, float]:
-        """Mean entropy of a triplet, mean probabilities of the cases, and how far L is from orthonormal columns.
+        """Mean entropy of a triplet, mean probabilities of the cases, and ||LᵀL - I||.
 
-        The probability of all three being different is one minus that of all being alike.
+        The probability that all three differ is one minus that of all being alike.
         """
         scores = self._scores(metric, features, constraints)
         probabilities = torch.sigmoid(-scores).mean(0)
@@ -155,9 +158,10 @@ class Synthetic(Baseline[Triplets]):
 
 
 def random_triplets(count: int, per_anchor: int, generator: torch.Generator) -> Tensor:
-    """(count * per_anchor, 3) numbers below ``count``, at least 3: every one as an anchor, two others at random.
+    """(count * per_anchor, 3) triplets of numbers below ``count``, which is at least 3.
 
-    The others are steps from the anchor, around the end to the beginning: two different numbers from 1 to count - 1.
+    Each number is an anchor ``per_anchor`` times. The others are at two different random steps, from 1 to count - 1,
+    from the anchor, modulo ``count``.
     """
     anchors = torch.arange(count).repeat(per_anchor)
     first = torch.randint(1, count, anchors.shape, generator=generator)

@@ -1,4 +1,4 @@
-"""Triplets of labelled examples with semi-hard negatives.
+"""Triplet loss with semi-hard negatives.
 
 F. Schroff, D. Kalenichenko, J. Philbin, "FaceNet: a unified embedding for face recognition and clustering", CVPR 2015.
 """
@@ -11,7 +11,9 @@ from torch import Tensor
 
 from semimetric.core.checks import check_positive
 from semimetric.core.settings import setting
+from semimetric.core.space import Range
 from semimetric.losses import triplet_loss, triplet_violations
+from semimetric.methods.defaults import LR
 from semimetric.methods.supervised import Labelled, Supervised, SupervisedSettings
 
 
@@ -19,7 +21,7 @@ from semimetric.methods.supervised import Labelled, Supervised, SupervisedSettin
 class SemiHardTripletsSettings(SupervisedSettings):
     """Hyper-parameters; the margin is the paper's."""
 
-    margin: float = setting(0.2, "How much farther than a positive a negative shall be, in squared distance.")
+    margin: float = setting(0.2, "Margin between the squared distances to a negative and to a positive.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -27,19 +29,20 @@ class SemiHardTripletsSettings(SupervisedSettings):
 
 
 class SemiHardTriplets(Supervised):
-    """A hinge of the squared distances of labelled triplets, one semi-hard negative for each pair of one class."""
+    """Hinge loss on squared distances, with one semi-hard negative for each pair of the same class."""
 
     name = "triplet"
     summary = "labelled triplets with semi-hard negatives, hinge on squared distances"
     reference = "Schroff, Kalenichenko and Philbin, CVPR 2015"
+    space = LR | {"margin": Range(0.05, 0.5)}
     Settings = SemiHardTripletsSettings
     settings: SemiHardTripletsSettings
 
     def batch_loss(self, points: Tensor, batch: Labelled) -> Tensor:
-        """The mean hinge over all pairs of one class."""
+        """Mean hinge loss over all pairs of the same class."""
         return triplet_loss(points, batch.targets, batch.draws, self.settings.margin)
 
     def violated_share(self, points: Tensor, batch: Labelled) -> float:
-        """The share of pairs whose triplet violates the margin."""
+        """Share of pairs whose triplet violates the margin."""
         violations, pairs = triplet_violations(points, batch.targets, batch.draws, self.settings.margin)
         return float((violations > 0).sum() / pairs.sum().clamp(min=1))

@@ -13,7 +13,7 @@ from torch import Tensor
 from semimetric.core.arrays import as_tensor, check_features, check_labels
 from semimetric.core.errors import InputError
 from semimetric.core.settings import build_settings
-from semimetric.methods import METHODS, Method
+from semimetric.methods import METHODS, LearnsMetric, Method
 from semimetric.metric import Metric
 
 SMALLEST, LARGEST = 1e-60, 1e60
@@ -76,7 +76,7 @@ def learn_metric(
 
 def fit_metric(method: Method[Any], features: Any, labels: Any, seed: int) -> LinearFit:
     """As ``learn_metric``, by a method that is built already; guards are returned and not warned of."""
-    if not method.learns_without_network:
+    if not (isinstance(method, LearnsMetric) and method.learns_without_network):
         linear = [name for name, kind in METHODS.items() if kind.learns_without_network]
         raise InputError(
             f"method {method.name!r} trains a network and learns no metric on vectors. Use Trainer with an encoder, "

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from semimetric.core.arrays import as_tensor, check_finite, check_labels
 from semimetric.core.errors import InputError
-from semimetric.methods import Method
+from semimetric.methods import LearnsMetric, Method
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _check_inputs(inputs: Any, name: str) -> Tensor:
 
 def check_trainable(method: Method[Any], lr: float) -> None:
     """Refuse a frozen encoder where there is nothing else to learn."""
-    if lr == 0 and type(method).update_metric is Method.update_metric:
+    if lr == 0 and not isinstance(method, LearnsMetric):
         raise InputError(
             f"lr is 0, which freezes the encoder, and method {method.name!r} trains nothing else. Set lr above 0, or "
             "use a method that learns a metric, such as 'lrml'."

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from semimetric.core.errors import DivergedError
 from semimetric.encoders import features_of
-from semimetric.methods import Method
+from semimetric.methods import LearnsMetric, Method
 from semimetric.metric import GraphedFunction, Metric
 from semimetric.training.average import RunningAverage
 from semimetric.training.optimizer import create_state
@@ -45,13 +45,14 @@ class TrainingStep:
         self.method = method
         self.optimizer = optimizer
         self.inputs = inputs
-        self.update_metric = update_metric
+        self.metric_learner = method if update_metric and isinstance(method, LearnsMetric) else None
         self.train_encoder = train_encoder
         self.average = average
         self.precision = precision
         self._batch_type: type[Any] | None = None
         self._graphed: GraphedFunction | None = None
-        if inputs.is_cuda and method.capturable_loss and (method.capturable_metric or not update_metric):
+        capturable = method.capturable_loss and (self.metric_learner is None or self.metric_learner.capturable_metric)
+        if inputs.is_cuda and capturable:
             self._graphed = GraphedFunction(self._on_tensors, self._changed_by_a_step)
 
     def at_once(self, size: int) -> int:
@@ -91,8 +92,8 @@ class TrainingStep:
             features = features_of(self.encoder, views, self.precision)
             if features.is_cpu:  # on a GPU the check would wait for the device; the next epoch's will do
                 check_not_diverged(features)
-            if self.update_metric:
-                metric = self.method.update_metric(metric, features.detach(), batch)
+            if self.metric_learner is not None:
+                metric = self.metric_learner.update_metric(metric, features.detach(), batch)
             if not self.train_encoder:
                 return metric
             loss = self.method.loss(metric, features, batch)

@@ -23,7 +23,7 @@ from semimetric.core.errors import InputError
 from semimetric.encoders import encode, output_width
 from semimetric.evaluation import Spread, measure_spread
 from semimetric.graph import Posteriors
-from semimetric.methods import Method
+from semimetric.methods import LearnsMetric, Method, PredictsClasses
 from semimetric.metric import Metric
 from semimetric.training.average import RunningAverage
 from semimetric.training.data import TrainingData, check_trainable, data_for
@@ -78,7 +78,7 @@ class Trainer:
         self.generator = torch.Generator().manual_seed(seed)
         width = output_width(self.encoder, self.data.inputs)
         self.metric = method.initial_metric(width, self.generator, self._examples).to(self.device)
-        method.prepare(self.data.inputs, self.data.labels, width, self.generator)
+        method.on_fit_begin(self.data.inputs, self.data.labels, width, self.generator)
         self.method.to(self.device)
         self.optimizer = build_optimizer(settings, list(self.encoder.parameters()), list(self.method.parameters()))
         averaged = settings.average > 0 and settings.lr > 0
@@ -118,7 +118,7 @@ class Trainer:
         """The labels that judge, where asked for and possible."""
         if not self.settings.hold_back:
             return None
-        if type(self.method).posteriors is Method.posteriors:
+        if not isinstance(self.method, PredictsClasses):
             raise InputError(
                 f"hold_back judges pseudo-labels and method {self.method.name!r} gives none. Leave hold_back at 0."
             )
@@ -185,7 +185,7 @@ class Trainer:
         epoch = self.epoch + 1
         self.progress.stage("graph")
         rows = self._working_set(epoch)
-        self.method.begin_epoch(epoch)
+        self.method.on_epoch_begin(epoch)
         labels = self.held_back.labels(epoch) if self.held_back else self.data.labels
         features = self._features(self.data.inputs[rows])
         constraints = self.method.constraints(features, labels[rows])
@@ -193,11 +193,11 @@ class Trainer:
         record |= self._judge(epoch, rows, features)
         if self.data.classes is not None:
             record |= constraints.quality(self.data.classes[rows])
-        if self.settings.metric_every == "epoch":
+        if self.settings.metric_every == "epoch" and isinstance(self.method, LearnsMetric):
             self.metric = self.method.update_metric(self.metric, features, constraints)
         if self.settings.lr > 0 or self.settings.metric_every == "batch":
             self._train_batches(epoch, rows, constraints)
-        record |= self.method.in_use()
+        record |= self.method.on_epoch_end()
         self.epoch = epoch
         self._finish_epoch(record, began)
 
@@ -211,14 +211,14 @@ class Trainer:
         """Let the held-back labels judge the pseudo-labels when they are unknown for the last time."""
         if self.held_back is None or epoch != self.held_back.until + 1:
             return {}
+        assert isinstance(self.method, PredictsClasses)
         found = self.method.posteriors(self.method.constraints(features, self.held_back.hidden()[rows]))
-        assert found is not None
         self.trust = {"epoch": epoch - 1} | self.held_back.judge(found, rows)
         return {"held_back_accuracy": self.trust["accuracy"]}
 
     def posteriors(self) -> Posteriors | None:
-        """What the method, with the model as it is, takes every example for; none if it names no classes."""
-        if type(self.method).posteriors is Method.posteriors:
+        """Class posteriors of every example with the current model; None if the method predicts no classes."""
+        if not isinstance(self.method, PredictsClasses):
             return None
         features = self._features(self.data.inputs)
         return self.method.posteriors(self.method.constraints(features, self.data.labels))

@@ -7,17 +7,18 @@ import math
 
 import pytest
 import torch
+from helpers.objectives import objective
 from torch import Tensor
 
 from semimetric.core.errors import InputError
 from semimetric.graph import nearest_neighbors, propagate_affinities, propagated_affinity_matrix
 from semimetric.methods import METHODS, build_method
-from semimetric.methods.pairs import Pairs, cycled
+from semimetric.methods.pairs import PairMethod, Pairs, cycled
 from semimetric.metric import Metric, logdet_divergence
 from semimetric.training import Trainer, TrainingData, TrainingSettings, TrainingWarning
 
-CLASSICAL = ("lrml", "seraph", "isdml", "apllr", "apit")
-GRAPH = ("lrml", "isdml", "apllr", "apit")
+CLASSICAL = [name for name, kind in METHODS.items() if issubclass(kind, PairMethod)]
+GRAPH = [name for name in CLASSICAL if METHODS[name].needs.graph]
 WIDTH = 6
 
 
@@ -231,14 +232,14 @@ def test_no_metric_of_determinant_one_is_better(name: str, data) -> None:
     constraints = method.constraints(points, labels)
     metric = method.update_metric(Metric.identity(WIDTH), points, constraints)
     assert float(torch.logdet(metric.matrix)) == pytest.approx(0.0, abs=1e-9)
-    best = method.metric_objective(metric, points, constraints)
+    best = objective(method, metric, points, constraints)
     generator = torch.Generator().manual_seed(0)
     for size in (1e-3, 1e-1, 1.0):
         for _ in range(100):
             noise = size * torch.randn(WIDTH, WIDTH, generator=generator).double()
             turned = torch.matrix_exp(noise - noise.trace() / WIDTH * torch.eye(WIDTH).double())
             other = Metric(turned @ metric.factor)
-            assert method.metric_objective(other, points, constraints) >= best - 1e-12
+            assert objective(method, other, points, constraints) >= best - 1e-12
 
 
 @pytest.mark.parametrize("name", ["lrml", "isdml"])
@@ -296,7 +297,7 @@ def test_the_loss_is_its_formula(name: str, data) -> None:
         expected = 0.5 * (surprise[0] + surprise[1]) + 0.7 * doubt
     else:
         similar, dissimilar = loop_means(known, classes, lambda d, kind: d)
-        weight = method.in_use().get("dissimilar_weight", method.settings.dissimilar_weight)
+        weight = method.on_epoch_end().get("dissimilar_weight", method.settings.dissimilar_weight)
         graph = sum(w * d for w, d in zip(batch.weights, lengths, strict=True)) / len(lengths)
         expected = similar - weight * dissimilar + method.settings.graph_weight * graph
     assert float(method.loss(metric, features, batch)) == pytest.approx(10 * float(expected), rel=1e-9)
@@ -359,7 +360,7 @@ def test_seraph_solvers_agree(data) -> None:
         method = build_method("seraph", eta=3.0, solver=solver, iterations=500)
         constraints = method.constraints(points, labels)
         metric = method.update_metric(Metric.identity(WIDTH), points, constraints)
-        costs.append(method.metric_objective(metric, points, constraints))
+        costs.append(objective(method, metric, points, constraints))
     assert costs[0] == pytest.approx(costs[1], rel=1e-3)
 
 

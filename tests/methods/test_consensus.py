@@ -51,7 +51,7 @@ def agreement(count: int = 90, labelled: int = 12, unsure: int = 0) -> Agreement
 
 def prepared(points: Tensor, labels: Tensor, width: int = WIDTH, **values) -> Consensus:
     method = build_method("consensus", **({"k": 6} | values))
-    method.prepare(points, labels, width, seeded())
+    method.on_fit_begin(points, labels, width, seeded())
     return method
 
 

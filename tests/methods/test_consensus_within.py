@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.noisy_classes import KEPT, WIDTH, noisy_classes
+from helpers.objectives import objective
 from torch import Tensor
 
 from semimetric.encoders import unit_features
@@ -17,7 +18,7 @@ from semimetric.training import Trainer, TrainingData, TrainingSettings
 
 def prepared(points: Tensor, labels: Tensor, **values) -> Consensus:
     method = build_method("consensus", **({"k": 6, "components": KEPT} | values))
-    method.prepare(points, labels, points.shape[1], torch.Generator().manual_seed(0))
+    method.on_fit_begin(points, labels, points.shape[1], torch.Generator().manual_seed(0))
     return method
 
 
@@ -49,7 +50,7 @@ def test_the_embedding_is_renewed_from_what_examples_are_taken_for() -> None:
     metric = method.update_metric(start, points, found)
     expected = within_class_whitening(points, found.targets, found.weights, KEPT, 0.5)
     torch.testing.assert_close(metric.factor, expected.factor)
-    assert method.metric_objective(metric, points, found) < method.metric_objective(start, points, found)
+    assert objective(method, metric, points, found) < objective(method, start, points, found)
     assert recall_at_k(metric.transform(points), classes, (1,))[1] > recall_at_k(points, classes, (1,))[1]
 
 

@@ -6,24 +6,19 @@ import dataclasses
 
 import pytest
 import torch
+from helpers.objectives import objective
 from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
 from semimetric.encoders import unit_features
-from semimetric.methods import METHODS, build_method, method_names
-from semimetric.methods.base import Method
+from semimetric.methods import METHODS, LearnsMetric, Method, PredictsClasses, build_method, method_names
 from semimetric.methods.baseline import Baseline
-from semimetric.methods.consensus import Consensus
+from semimetric.methods.pairs import PairMethod
 from semimetric.training import Run, Silent, Trainer, TrainingData, TrainingSettings
 from semimetric.training.optimizer import optimizer_tensors
 from semimetric.training.step import TrainingStep
 
 WIDTH = 16
-PROJECTIONS = ("consensus", "affinity-triplets")
-"""Methods whose metric is a projection: one that keeps all dimensions would leave nothing to choose."""
-
-VIEWS = {"consensus": 2, "rotation": 4}
-"""How often the encoder sees an example of a batch, where that is more than once."""
 
 
 @pytest.fixture
@@ -37,11 +32,12 @@ def working_set(make_clusters):
 @pytest.fixture(params=method_names())
 def method(request: pytest.FixtureRequest, working_set) -> Method:
     """Every method, made ready for the working set."""
-    small = {"k": 6, "most_pairs": 400} | ({"components": 8} if request.param in PROJECTIONS else {})
-    fields = {field.name for field in dataclasses.fields(METHODS[request.param].Settings)}
+    kind = METHODS[request.param]
+    fields = {field.name for field in dataclasses.fields(kind.Settings)}
+    small = {"k": 6, "most_pairs": 400} | ({} if issubclass(kind, Baseline | PairMethod) else {"components": 8})
     method = build_method(request.param, **{name: value for name, value in small.items() if name in fields})
     points, labels, _ = working_set
-    method.prepare(inputs_of(method, points), labels, WIDTH, torch.Generator().manual_seed(0))
+    method.on_fit_begin(inputs_of(method, points), labels, WIDTH, torch.Generator().manual_seed(0))
     return method
 
 
@@ -78,7 +74,8 @@ def test_views_are_as_many_for_each_example_and_repeat_with_the_seed(method: Met
     points, labels, _ = working_set
     constraints = method.constraints(points, labels)
     views, again = (view_features(method, points, constraints) for _ in range(2))
-    assert len(views) == VIEWS.get(method.name, 1) * len(constraints.nodes)
+    of_one = len(method.views(inputs_of(method, points)[:1]))
+    assert len(views) == of_one * len(constraints.nodes)
     assert views.shape[1] == WIDTH
     assert torch.equal(views, again)
     inputs = inputs_of(method, points)
@@ -90,20 +87,20 @@ def test_what_it_prepares_depends_on_the_generator_alone(method: Method, working
     kept = {name: tensor.clone() for name, tensor in method.state_dict().items()}
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    method.prepare(inputs_of(method, points), labels, WIDTH, torch.Generator().manual_seed(0))
+    method.on_fit_begin(inputs_of(method, points), labels, WIDTH, torch.Generator().manual_seed(0))
     assert torch.equal(before, torch.get_rng_state())
     assert kept.keys() == method.state_dict().keys()
     assert all(torch.equal(tensor, kept[name]) for name, tensor in method.state_dict().items())
 
 
 def test_posteriors_are_of_the_working_set_and_rows_sum_to_one(method: Method, working_set) -> None:
+    if not isinstance(method, PredictsClasses):
+        pytest.skip("the method predicts no classes")
     points, labels, _ = working_set
     found = method.posteriors(method.constraints(points, labels))
-    assert (found is None) == (type(method).posteriors is Method.posteriors)
-    if found is not None:
-        assert torch.equal(found.classes, torch.arange(4))
-        assert torch.allclose(found.shares.sum(1), torch.ones(80).double())
-        assert 0 <= float(found.confidence.min()) <= float(found.confidence.max()) <= 1
+    assert torch.equal(found.classes, torch.arange(4))
+    assert torch.allclose(found.shares.sum(1), torch.ones(80).double())
+    assert 0 <= float(found.confidence.min()) <= float(found.confidence.max()) <= 1
 
 
 def test_a_trainer_has_posteriors_of_every_example_where_its_method_names_classes(method: Method, working_set) -> None:
@@ -111,7 +108,7 @@ def test_a_trainer_has_posteriors_of_every_example_where_its_method_names_classe
     settings = TrainingSettings(partition_size=32, selection="last")
     trainer = Trainer(linear_encoder(), method, TrainingData(inputs_of(method, points), labels), settings)
     found = trainer.posteriors()
-    assert (found is not None) == (method.name == "consensus")
+    assert (found is not None) == isinstance(method, PredictsClasses)
     if found is not None:
         assert torch.equal(found.classes, torch.arange(4))
         assert found.shares.shape == (80, 4)
@@ -140,18 +137,18 @@ def test_constraints_are_deterministic_and_know_no_gradient(method: Method, work
 
 
 def test_metric_step_lowers_its_objective(method: Method, working_set) -> None:
-    if type(method).update_metric is Method.update_metric:
+    if not isinstance(method, LearnsMetric):
         pytest.skip("the method trains the encoder alone")
     points, labels, _ = working_set
     constraints = method.constraints(points, labels)
     metric = method.initial_metric(WIDTH, torch.Generator().manual_seed(0))
     features = points[constraints.nodes].double()
     updated = method.update_metric(metric, features, constraints)
-    before = method.metric_objective(metric, features, constraints)
-    after = method.metric_objective(updated, features, constraints)
+    before = objective(method, metric, features, constraints)
+    after = objective(method, updated, features, constraints)
     assert after < before
     again = method.update_metric(updated, features, constraints)
-    assert method.metric_objective(again, features, constraints) <= after + 1e-9 * abs(after)
+    assert objective(method, again, features, constraints) <= after + 1e-9 * abs(after)
 
 
 def test_loss_reaches_the_features_and_not_the_metric(method: Method, working_set) -> None:
@@ -164,7 +161,8 @@ def test_loss_reaches_the_features_and_not_the_metric(method: Method, working_se
     assert torch.isfinite(features.grad).all()
     assert features.grad.abs().sum() > 0
     assert all(parameter.grad is not None for parameter in method.parameters())
-    assert not method.update_metric(metric, features.detach(), constraints).factor.requires_grad
+    if isinstance(method, LearnsMetric):
+        assert not method.update_metric(metric, features.detach(), constraints).factor.requires_grad
 
 
 def test_loss_gradient_equals_finite_differences(method: Method, working_set) -> None:
@@ -189,14 +187,14 @@ def test_statistics_are_finite_numbers(method: Method, working_set) -> None:
 def steps_of(trainer: Trainer) -> int:
     """Steps of an epoch of one pass, by the constraints of the first."""
     rows = trainer._working_set(1)
-    trainer.method.begin_epoch(1)
+    trainer.method.on_epoch_begin(1)
     constraints = trainer.method.constraints(trainer._features(trainer.data.inputs[rows]), trainer.data.labels[rows])
     return len(constraints) // min(trainer.settings.batch_size, len(constraints))
 
 
 def lively(method: Method) -> float:
-    """A learning rate that moves the weights and undoes nothing: of losses that are sums, or means."""
-    return 1e-2 if isinstance(method, Baseline | Consensus) else 1e-5
+    """A learning rate that moves the weights and undoes nothing: small for losses that are sums, as in the paper."""
+    return 1e-2 if "optimizer" in method.training_defaults else 1e-5
 
 
 @pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
@@ -289,8 +287,8 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(method: Method, make_cluste
 
 
 def views_on(method: Method) -> dict[str, str]:
-    """Views for the method that makes none of its own accord, so that its steps draw random numbers too."""
-    return {"augmentation": "objects"} if method.name == "rotation" else {}
+    """Views for a method that makes none by default, so that its steps draw random numbers too."""
+    return {"augmentation": "objects"} if getattr(method.settings, "augmentation", "") == "none" else {}
 
 
 def same_tensors(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
@@ -390,7 +388,8 @@ def test_a_capturable_step_reads_no_value_on_the_host(method: Method, working_se
     method.to("meta")
     optimizer = torch.optim.SGD([*encoder.parameters(), *method.parameters()], lr=0.1, momentum=0.9)
     inputs = inputs_of(method, points).to("meta")
-    step = TrainingStep(encoder, method, optimizer, inputs, update_metric=method.capturable_metric)
+    update_metric = isinstance(method, LearnsMetric) and method.capturable_metric
+    step = TrainingStep(encoder, method, optimizer, inputs, update_metric)
     metric = method.initial_metric(WIDTH, torch.Generator().manual_seed(0)).to("meta")
     updated = step(metric, step.views([batch.nodes.to("meta")])[0], abstract)
     assert updated.factor.shape == metric.factor.shape
@@ -413,7 +412,7 @@ def test_a_blank_example_does_not_undo_the_network(method: Method, make_clusters
 def test_a_frozen_encoder_is_refused_where_nothing_else_learns(method: Method, working_set) -> None:
     points, labels, _ = working_set
     data, settings = TrainingData(inputs_of(method, points), labels), TrainingSettings(lr=0.0, selection="last")
-    if type(method).update_metric is not Method.update_metric:
+    if isinstance(method, LearnsMetric):
         Trainer(linear_encoder(), method, data, settings)
         return
     with pytest.raises(InputError, match=r"lr is 0.*Set lr above 0, or use a method that learns a metric"):

@@ -35,7 +35,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 def prepared(count: int = 60, **values) -> DeepCluster:
     method = DeepCluster(DeepClusterSettings(**({"clusters": 5} | values)))
-    method.prepare(torch.randn(count, 4, generator=seeded()), torch.full((count,), -1), WIDTH, seeded())
+    method.on_fit_begin(torch.randn(count, 4, generator=seeded()), torch.full((count,), -1), WIDTH, seeded())
     return method
 
 
@@ -169,7 +169,7 @@ def test_clusters_depend_on_the_epoch_and_on_nothing_else_that_is_random(make_cl
     method = prepared()
     found = []
     for epoch in (1, 2):
-        method.begin_epoch(epoch)
+        method.on_epoch_begin(epoch)
         torch.manual_seed(epoch)
         found.append(clustered_as(method, features).targets)
         assert torch.equal(found[-1], clustered_as(method, features).targets)
@@ -180,10 +180,10 @@ def test_clusters_depend_on_the_epoch_and_on_nothing_else_that_is_random(make_cl
 def test_the_last_epochs_clusters_are_compared_with_these(make_clusters) -> None:
     features, _ = make_clusters(1, 60, WIDTH, 3)
     method = prepared()
-    method.begin_epoch(1)
+    method.on_epoch_begin(1)
     first = clustered_as(method, features)
     assert "nmi_with_last" not in method.statistics(EUCLID, features, first)
-    method.begin_epoch(2)
+    method.on_epoch_begin(2)
     assert torch.equal(method.previous, first.targets)
     second = clustered_as(method, features)
     found = method.statistics(EUCLID, features, second)
@@ -213,7 +213,7 @@ def after_a_step(rate: float) -> tuple[Tensor, Tensor]:
     """Logits of a head at the start of an epoch, and their change by a step of Adam with the encoder fixed."""
     method = prepared(head_rate=rate).double()
     torch.manual_seed(0)
-    method.begin_epoch(1)
+    method.on_epoch_begin(1)
     optimizer = torch.optim.Adam(method.parameters(), lr=1e-6)
     features, whole = unit_features(randn(60, WIDTH)), of_sizes([12] * 5)
 
@@ -239,7 +239,7 @@ def test_views_are_as_strong_as_asked_for() -> None:
     means = {}
     for strength in ("weak", "strong"):
         method = DeepCluster(DeepClusterSettings(clusters=5, views=strength))
-        method.prepare(inputs, torch.full((60,), -1), WIDTH, seeded())
+        method.on_fit_begin(inputs, torch.full((60,), -1), WIDTH, seeded())
         torch.manual_seed(0)
         means[strength] = float((method.views(inputs) - inputs).square().mean())
     assert 0.0 < means["weak"] < 0.01
@@ -295,7 +295,7 @@ def test_features_that_are_all_the_same_are_survived(value: float, dtype: torch.
     assert torch.isfinite(whitened(features, 256)).all()
     method = prepared().to(dtype)
     for epoch in (1, 2):
-        method.begin_epoch(epoch)
+        method.on_epoch_begin(epoch)
         found = clustered_as(method, features)
         assert int(found.filled.sum()) == 1
         batch = next(found.minibatches(10, seeded()))
@@ -390,7 +390,7 @@ def test_a_rehearsed_step_leaves_no_trace() -> None:
     trainer = trainer_of(*noisy(2, each=10), lr=1e-5)
     method = trainer.method
     torch.manual_seed(1)
-    method.begin_epoch(1)
+    method.on_epoch_begin(1)
     found = clustered_as(method, trainer._features(trainer.data.inputs))
     batch = next(found.minibatches(16, seeded()))
     views = trainer.step.views([batch.nodes])[0]

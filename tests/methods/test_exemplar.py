@@ -25,7 +25,7 @@ DRAWS = 10_000
 def prepared(inputs: Tensor, seed: int = 0, width: int = WIDTH, labels: Tensor | None = None, **values) -> Exemplar:
     method = Exemplar(ExemplarSettings(**values))
     labels = torch.full((len(inputs),), -1) if labels is None else labels
-    method.prepare(inputs, labels, width, seeded(seed))
+    method.on_fit_begin(inputs, labels, width, seeded(seed))
     return method
 
 
@@ -323,7 +323,7 @@ def test_training_on_duplicates_stays_finite(augmentation: str) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"exemplars": 1}, "exemplars must be at least 2, to be told from one another, got 1"),
+        ({"exemplars": 1}, "exemplars must be at least 2, got 1"),
         (
             {"augmentation": "faces"},
             "augmentation must be one of auto, digits, objects, photographs, vectors, none, got",

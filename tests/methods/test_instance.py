@@ -36,7 +36,7 @@ def unit(rows: int, columns: int = WIDTH, seed: int = 0) -> Tensor:
 def prepared(count: int = COUNT, **values) -> Instance:
     """In float64, so that its numbers can be compared with loops."""
     method = Instance(InstanceSettings(**values))
-    method.prepare(torch.randn(count, 4, generator=seeded()), torch.full((count,), -1), WIDTH, seeded())
+    method.on_fit_begin(torch.randn(count, 4, generator=seeded()), torch.full((count,), -1), WIDTH, seeded())
     return method.double()
 
 

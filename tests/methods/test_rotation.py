@@ -25,7 +25,7 @@ WIDTH = 8
 
 def prepared(inputs: Tensor, width: int = WIDTH, **values) -> Rotation:
     method = Rotation(RotationSettings(**values))
-    method.prepare(inputs, torch.full((len(inputs),), -1), width, seeded())
+    method.on_fit_begin(inputs, torch.full((len(inputs),), -1), width, seeded())
     return method
 
 

@@ -192,7 +192,7 @@ def test_one_weak_view_of_each_example(make_clusters) -> None:
     points, labels = make_clusters(0, 24, 6, 3)
     for augmentation, moved in (("auto", True), ("none", False)):
         method = Angular(AngularSettings(augmentation=augmentation))
-        method.prepare(points, labels, 6, torch.Generator())
+        method.on_fit_begin(points, labels, 6, torch.Generator())
         views = method.views(points)
         assert views.shape == points.shape
         assert torch.equal(views, points) != moved
@@ -300,7 +300,7 @@ def test_evaluation_counts_no_batch(make_clusters) -> None:
     assert method.tally.tolist() == [0, 0]
     method.train().loss(Metric.identity(6), points, method.constraints(points, torch.zeros(24, dtype=torch.int64)))
     assert method.tally.tolist() == [1, 1]
-    method.begin_epoch(1)
+    method.on_epoch_begin(1)
     assert method.tally.tolist() == [0, 0]
 
 

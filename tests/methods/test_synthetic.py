@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from helpers.objectives import objective
 from torch import nn
 
 from semimetric.core.errors import InputError
@@ -51,9 +52,9 @@ def test_triplets_follow_the_seed_that_an_epoch_draws(points) -> None:
     drawn = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        method.begin_epoch(1)
+        method.on_epoch_begin(1)
         drawn.append(method.constraints(points, torch.full((60,), -1)).index)
-        method.begin_epoch(2)
+        method.on_epoch_begin(2)
         drawn.append(method.constraints(points, torch.full((60,), -1)).index)
     assert torch.equal(drawn[0], drawn[2])
     assert torch.equal(drawn[1], drawn[3])
@@ -77,7 +78,7 @@ def test_loss_is_the_objective_without_its_penalty(points, components: int) -> N
     triplets = method.constraints(points, torch.full((60,), -1))
     metric = method.update_metric(metric, points, triplets)
     penalty = 0.5 * float((metric.factor.T @ metric.factor - torch.eye(metric.factor.shape[1])).square().sum())
-    objective = method.metric_objective(metric, points, triplets)
+    objective = objective(method, metric, points, triplets)
     assert penalty > 0
     assert float(method.loss(metric, points.double(), triplets)) + penalty == pytest.approx(objective, rel=1e-10)
     assert float(method.loss(metric, points, triplets)) == pytest.approx(objective - penalty, rel=1e-4)
@@ -94,11 +95,11 @@ def test_loss_is_the_mean_over_triplets(points) -> None:
 def test_a_metric_step_learns_both_and_keeps_the_norm(points, components: int) -> None:
     method, metric = begun(components)
     triplets = method.constraints(points, torch.full((60,), -1))
-    before, first = method.synthesis.clone(), method.metric_objective(metric, points, triplets)
+    before, first = method.synthesis.clone(), objective(method, metric, points, triplets)
     costs = [first]
     for _ in range(5):
         metric = method.update_metric(metric, points, triplets)
-        costs.append(method.metric_objective(metric, points, triplets))
+        costs.append(objective(method, metric, points, triplets))
         assert norm_of(method) == pytest.approx(math.sqrt(WIDTH), rel=1e-12)
     assert all(later < earlier for earlier, later in pairwise(costs))
     assert not torch.allclose(before, method.synthesis)
@@ -108,7 +109,7 @@ def test_a_metric_step_learns_both_and_keeps_the_norm(points, components: int) -
 def test_a_thousand_iterations_on_changing_triplets_stay_finite(points) -> None:
     method, metric = begun(4)
     for epoch in range(100):
-        method.begin_epoch(epoch)
+        method.on_epoch_begin(epoch)
         metric = method.update_metric(metric, points, method.constraints(points, torch.full((60,), -1)))
     assert torch.isfinite(metric.factor).all()
     assert norm_of(method) == pytest.approx(math.sqrt(WIDTH), rel=1e-12)
@@ -136,13 +137,13 @@ def test_a_generator_a_thousand_times_as_large_trains_on_finite_numbers(points) 
     triplets = method.constraints(points, torch.full((60,), -1))
     method.loss(metric, features, triplets).backward()
     assert torch.isfinite(features.grad).all()
-    assert math.isfinite(method.metric_objective(method.update_metric(metric, points, triplets), points, triplets))
+    assert math.isfinite(objective(method, method.update_metric(metric, points, triplets), points, triplets))
     assert norm_of(method) == pytest.approx(math.sqrt(WIDTH), rel=1e-12)
 
 
 def test_state_goes_with_the_module(points) -> None:
     method, metric = begun(4)
-    method.begin_epoch(1)
+    method.on_epoch_begin(1)
     method.update_metric(metric, points, method.constraints(points, torch.full((60,), -1)))
     other, _ = begun(4)
     assert not torch.equal(other.synthesis, method.synthesis)

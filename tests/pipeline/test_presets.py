@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 import semimetric
 from semimetric import training_settings
 from semimetric.core.errors import InputError
-from semimetric.methods import method_names
+from semimetric.methods import METHODS
+from semimetric.methods.baseline import Baseline
 from semimetric.pipeline.experiment import plan
-from semimetric.pipeline.presets import BASELINES, preset_values
+from semimetric.pipeline.presets import PRESETS, Material, preset_values
 from semimetric.training import TrainingSettings
+
+BASELINES = sorted(name for name, kind in METHODS.items() if issubclass(kind, Baseline))
 
 
 def test_consensus_is_trained_in_its_own_way_and_the_others_as_ever() -> None:
@@ -16,11 +21,11 @@ def test_consensus_is_trained_in_its_own_way_and_the_others_as_ever() -> None:
     assert (own.optimizer, own.lr_schedule, own.selection) == ("adamw", "cosine", "last")
     assert own.average > 0
     assert own.hold_back > 0
-    for method in set(method_names()) - {"consensus"} - set(BASELINES):
+    for method in set(METHODS) - {"consensus"} - set(BASELINES):
         assert training_settings(method) == TrainingSettings()
 
 
-@pytest.mark.parametrize("method", sorted(BASELINES))
+@pytest.mark.parametrize("method", BASELINES)
 def test_baselines_share_their_training_and_the_width_of_the_papers_method(method: str) -> None:
     own = training_settings(method)
     assert (own.optimizer, own.lr_schedule, own.selection) == ("adamw", "cosine", "last")
@@ -66,7 +71,7 @@ def test_wrong_names_and_values_are_refused(method: str, changes: dict, message:
 
 
 def test_a_dataset_of_images_is_trained_as_own_data_is() -> None:
-    """The presets of consensus and what it does on data of one's own are the same but for what the dataset says."""
+    """The presets of consensus are its defaults for own data, but for what the dataset changes."""
     own = training_settings("consensus")
     for dataset in ("digits", "mnist", "fashion-mnist", "cifar10"):
         values = preset_values("default", dataset, "consensus")
@@ -85,8 +90,23 @@ def test_the_projection_of_the_paper_starts_at_random() -> None:
     assert starts == {"paper": "random", "default": "classes"}
 
 
-@pytest.mark.parametrize("method", sorted(BASELINES))
+@pytest.mark.parametrize("method", BASELINES)
 def test_baselines_on_photographs_take_small_steps(method: str) -> None:
     training = plan("cub200", method, weights="googlenet.npz").training
     assert training.lr <= 3e-5
     assert training.selection == "validation"
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_the_papers_preset_is_for_methods_of_the_paper(method: str) -> None:
+    if METHODS[method].in_paper:
+        assert plan("mnist", method, preset="paper").method == method
+        return
+    with pytest.raises(InputError, match=f"preset 'paper' has no settings for method '{method}'"):
+        plan("mnist", method, preset="paper")
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_defaults_are_of_known_materials_and_datasets(method: str) -> None:
+    known = {*get_args(Material), *PRESETS["default"], "described"}
+    assert METHODS[method].defaults_on.keys() <= known

@@ -36,7 +36,7 @@ from semimetric.pipeline.learn import Task
 from semimetric.pipeline.linear import GuardWarning, learn_metric
 from semimetric.pipeline.presets import PRESETS, Material
 from semimetric.pipeline.study import Range, tune
-from semimetric.pipeline.tuning import SPACES, benchmark_problem, hidden_rows, own_problem, score_of, space_for
+from semimetric.pipeline.tuning import benchmark_problem, hidden_rows, own_problem, score_of, space_for
 from semimetric.training import Trainer, TrainingSettings
 
 CPU = torch.device("cpu")
@@ -63,7 +63,7 @@ def task_of(method: str, encoder: str = "mlp", **changes: Any) -> Task:
 @pytest.mark.parametrize("method", method_names())
 def test_every_bound_is_a_value_that_the_settings_take(method: str) -> None:
     kinds = (METHODS[method].Settings, TrainingSettings)
-    for name, values in SPACES[method].items():
+    for name, values in METHODS[method].space.items():
         kind = next(kind for kind in kinds if name in {field.name for field in dataclasses.fields(kind)})
         for value in (values.low, values.high) if isinstance(values, Range) else values:
             assert getattr(build_settings(kind, {name: value}, method), name) == value
@@ -76,8 +76,8 @@ def test_the_settings_in_force_are_tried_first_on_all_data(method: str) -> None:
     settings = {dataset: (planned.method_settings, planned.training) for dataset, planned in in_force.items()}
     settings |= {material: settings_for(method, material, labels, {}) for material in get_args(Material)}
     for where, (own, training) in settings.items():
-        space, start = tuning._around(SPACES[method], own, training)
-        assert set(SPACES[method]) - set(space) == ({"lr"} if training.lr == 0 else set())
+        space, start = tuning._around(METHODS[method].space, own, training)
+        assert set(METHODS[method].space) - set(space) == ({"lr"} if training.lr == 0 else set())
         for name, value in start.items():
             assert value in space[name], (where, name)
             assert getattr(training if name == "lr" else own, name) == value

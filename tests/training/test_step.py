@@ -14,7 +14,7 @@ def step_of(inputs: torch.Tensor, **values) -> TrainingStep:
     """A step of consensus on these inputs, whose labels are the row number modulo 3."""
     encoder = nn.Linear(inputs.shape[1], 5)
     method = build_method("consensus", **values)
-    method.prepare(inputs, torch.arange(len(inputs)) % 3, 5, torch.Generator().manual_seed(0))
+    method.on_fit_begin(inputs, torch.arange(len(inputs)) % 3, 5, torch.Generator().manual_seed(0))
     return TrainingStep(encoder, method, torch.optim.SGD(encoder.parameters(), lr=0.1), inputs, update_metric=False)
 
 
