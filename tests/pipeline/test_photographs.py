@@ -56,7 +56,7 @@ def refuse_to_decode(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_photographs_are_described_without_being_in_memory_all_at_once(
     birds: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = "semimetric.data.benchmarks.fine_grained.read_photos"
+    whole = "semimetric.data.photographs.photos.read_photos"
     monkeypatch.setattr(whole, lambda *_, **__: pytest.fail("read into memory"))
     dataset = load_examples(described_by(), birds, CPU)
     assert dataset.train.inputs.shape == (HALF, 1024)
