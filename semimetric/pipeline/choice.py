@@ -17,9 +17,9 @@ from semimetric.core.settings import build_settings
 from semimetric.data import PreprocessName
 from semimetric.data.samples import Kind
 from semimetric.encoders import build_encoder, encoder_names, installed_encoder, takes_photographs, weights_name
-from semimetric.encoders.adapters import LIBRARIES
 from semimetric.encoders.installed import SIDE as PRETRAINED_SIDE
 from semimetric.encoders.photographs import Sight
+from semimetric.encoders.registry import LIBRARIES
 from semimetric.methods import METHODS, method_names
 from semimetric.pipeline.presets import Material, own_values
 from semimetric.training import TrainingSettings, selectable
