@@ -1,6 +1,7 @@
 __version__: str
 
-from semimetric.data import Collection, read_collection
+from semimetric.data import Collection, DatasetSpec, Examples, read_collection, register_dataset
+from semimetric.encoders import EncoderSpec, register_encoder
 from semimetric.estimators.linear import APIT, APLLR, ISDML, LRML, SERAPH
 from semimetric.estimators.runs import load, save
 from semimetric.estimators.semimetric import SemiMetric
@@ -28,6 +29,9 @@ __all__ = [
     "LRML",
     "SERAPH",
     "Collection",
+    "DatasetSpec",
+    "EncoderSpec",
+    "Examples",
     "GuardWarning",
     "Judged",
     "LinearFit",
@@ -55,6 +59,8 @@ __all__ = [
     "read_collection",
     "recall_at_k",
     "register_method",
+    "register_dataset",
+    "register_encoder",
     "save",
     "suggest",
     "training_settings",

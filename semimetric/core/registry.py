@@ -69,4 +69,4 @@ class Registry(Mapping[str, T], Generic[T]):
         return iter(dict.fromkeys((*self._homes, *self._loaded, *self._offered)))
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)  # tuple(self) asks for the length itself
+        return sum(1 for _ in self)

@@ -1,6 +1,7 @@
 from semimetric.data.augmentation import Augmentation, augment, check_augmentation, rotate_quarters
 from semimetric.data.benchmarks.fetch import fetch_dataset
-from semimetric.data.benchmarks.fine_grained import Photographs
+from semimetric.data.benchmarks.official import Archive, FileSpec
+from semimetric.data.benchmarks.photographs import Photographs, PhotoSpec
 from semimetric.data.benchmarks.registry import (
     DatasetListing,
     check_dataset,
@@ -9,7 +10,9 @@ from semimetric.data.benchmarks.registry import (
     find_photographs,
     load_dataset,
     photograph_side,
+    register_dataset,
 )
+from semimetric.data.benchmarks.spec import DatasetSpec
 from semimetric.data.collection import Collection
 from semimetric.data.examples import Dataset, Examples
 from semimetric.data.photographs.images import Fit, decode_image
@@ -33,16 +36,20 @@ from semimetric.data.views import VIEW_HELP, VIEW_KINDS, ViewKind, Views, augmen
 __all__ = [
     "VIEW_HELP",
     "VIEW_KINDS",
+    "Archive",
     "Augmentation",
     "Collection",
     "Dataset",
     "DatasetListing",
+    "DatasetSpec",
     "Examples",
+    "FileSpec",
     "Fit",
     "Identity",
     "ImageNet",
     "MeanImage",
     "PhotoReader",
+    "PhotoSpec",
     "Photographs",
     "Preprocess",
     "PreprocessName",
@@ -70,6 +77,7 @@ __all__ = [
     "preset_views",
     "read_collection",
     "read_photos",
+    "register_dataset",
     "restore_preprocess",
     "rotate_quarters",
     "split_examples",

@@ -8,15 +8,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from semimetric.core.errors import InputError
+from semimetric.data.labels import is_no_label
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NaturalKey = tuple[tuple[str | tuple[int, str], ...], str]
 
-_NO_LABEL = ("", "-1", "-1.0", "nan")
 _WHOLE_NUMBER = re.compile(r"([+-]?[0-9]+)(?:\.0+)?")
 _SHOWN_NAMES = 3
 _SHOWN_REASONS = 5
@@ -144,12 +145,12 @@ def tidy(text: str) -> str:
 
 
 def label_texts(values: Iterable[object]) -> list[str | None]:
-    """Write the values of a label column as text; empty, -1 and NaN mean that there is no label.
+    """Write the values of a label column as text; empty, -1, NaN and <NA> mean that there is no label.
 
     Of a column of whole numbers "1.0" becomes "1": as soon as a label is missing, many programs write these so.
     """
     texts = [None if value is None else _text(value) for value in values]
-    found = [None if text is None or text.lower() in _NO_LABEL else text for text in texts]
+    found = [None if text is None or is_no_label(text) else text for text in texts]
     whole = {text: match[1] for text in set(found) if text and (match := _WHOLE_NUMBER.fullmatch(text))}
     if any(text is not None and text not in whole for text in found):
         return found

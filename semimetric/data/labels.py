@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d
-from torch import Tensor
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
 
 UNLABELLED = -1
-_NO_LABEL = ("", "-1", "-1.0", "<NA>")  # the last as pandas writes its own
+_NO_LABEL = ("", "-1", "-1.0", "nan", "<na>")  # the last two as NumPy and pandas write a missing value
 
 
 class LabelWarning(UserWarning):
     """Labels can be read in two ways."""
 
 
+def is_no_label(text: str) -> bool:
+    """Whether the text of a label means that there is none; upper and lower case are the same."""
+    return text.lower() in _NO_LABEL
+
+
 def number_labels(y: Any) -> tuple[NDArray[Any], Tensor]:
     """The classes in ascending order, and for every entry of ``y`` (N,) the number of its class, -1 for none.
 
-    An entry without a label is -1 or NaN; among texts None, "", "-1" and a table's missing value, too. Where -1 and 1
-    are all there is, they are the two classes of scikit-learn's binary problems, which is warned of: a single class
-    would teach nothing.
+    An entry without a label is -1 or NaN; among texts also None, "", "-1", "nan" and pandas's missing value. If -1 and
+    1 are the only values, they are taken for the two classes of a binary problem, with a warning: a single class would
+    teach nothing.
+
+    Parameters
+    ----------
+    y : array-like
+        Labels (N,): numbers or texts.
     """
+    import numpy as np
+    import torch
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import column_or_1d
+
     values = column_or_1d(as_array(y), warn=True)
     known = is_labelled(values)
     if is_binary(values):
@@ -50,7 +63,10 @@ def number_labels(y: Any) -> tuple[NDArray[Any], Tensor]:
 
 
 def as_array(y: Any) -> NDArray[Any]:
-    """Labels as an array in which each is what it was: a list of texts and missing values is not made all text."""
+    """Labels as an array that keeps their types: a list of texts and missing values does not become all text."""
+    import numpy as np
+    from torch import Tensor
+
     if isinstance(y, Tensor):
         return np.asarray(y.cpu().numpy())
     array = np.asarray(y)
@@ -61,12 +77,16 @@ def as_array(y: Any) -> NDArray[Any]:
 
 def is_binary(values: Any) -> bool:
     """Whether all labels are -1 and 1."""
+    import numpy as np
+
     array = np.asarray(values)
     return array.dtype.kind in "iuf" and set(np.unique(array).tolist()) == {-1, 1}
 
 
 def is_labelled(values: Any) -> NDArray[np.bool_]:
     """Which entries (N,) have a label."""
+    import numpy as np
+
     array = as_array(values)
     if array.dtype.kind in "OUS":
         return np.array([_is_label(value) for value in array.tolist()], dtype=bool)
@@ -74,6 +94,4 @@ def is_labelled(values: Any) -> NDArray[np.bool_]:
 
 
 def _is_label(value: Any) -> bool:
-    if isinstance(value, int | float | np.number) and not isinstance(value, bool):
-        return bool(value != UNLABELLED and value == value)
-    return value is not None and str(value) not in _NO_LABEL
+    return value is not None and not is_no_label(str(value))

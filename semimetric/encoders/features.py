@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from semimetric.core.errors import InputError
+
 NORM_FLOOR = 1e-12
 """A row shorter than this has no direction, as that of a network whose last units are all dead."""
 
@@ -59,3 +61,30 @@ def encode(encoder: nn.Module, inputs: Tensor, chunk: int | None = None, precisi
     pieces = [features_of(encoder, piece.to(device), precision) for piece in inputs.split(chunk)]
     encoder.train(was_training)
     return torch.cat(pieces)
+
+
+def output_width(encoder: nn.Module, example: Tensor) -> int:
+    """Width d of an encoder's (N, d) output, found by encoding two examples; other outputs are refused.
+
+    Parameters
+    ----------
+    encoder : nn.Module
+        Its mode is restored.
+    example : Tensor
+        Inputs (n, ...) that it should take.
+    """
+    was_training = encoder.training
+    encoder.eval()
+    with torch.no_grad():
+        try:
+            output = encoder(example[:2])
+        except (RuntimeError, AssertionError, ValueError) as error:
+            raise InputError(
+                f"the encoder cannot take inputs of shape {tuple(example.shape[1:])}: {error}. "
+                "Choose an encoder that fits the data."
+            ) from error
+    encoder.train(was_training)
+    if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(example[:2]):
+        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise InputError(f"the encoder must return one row per example, (N, d); for 2 examples it returned {got}.")
+    return int(output.shape[1])

@@ -7,23 +7,26 @@ convolutions where the paper has 5x5.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
-from semimetric.encoders.adapters import load_tensors, read_weights
 from semimetric.encoders.inputs import IMAGENET_MEAN, IMAGENET_STD, conversion
+from semimetric.encoders.regions import RMAC
+from semimetric.encoders.spec import EncoderSpec
+from semimetric.encoders.weights import load_tensors, read_weights
 
 WIDTH = 1024
 SMALLEST = 64
-"""Height and width, in pixels, from which images are taken."""
+"""Smallest height and width of an image, in pixels."""
 
 _BVLC_MEAN = (123.0, 117.0, 104.0)  # of red, green and blue in 0..255
-_BVLC, _TORCHVISION = "conv1/7x7_s2.w", "conv1.conv.weight"  # the first tensor of each file, which tells it
+_BVLC, _TORCHVISION = "conv1/7x7_s2.w", "conv1.conv.weight"  # the first tensor of each file
 _NO_FEATURES = ("loss1/", "loss2/", "loss3/", "fc.", "aux1.", "aux2.")  # the classifiers of BVLC and torchvision
 
 _INCEPTIONS = {
@@ -84,8 +87,13 @@ class Inception(nn.Module):
 class GoogLeNet(nn.Module):
     """(N, 3, H, W) -> (N, 1024) for photographs from 64 pixels up; 6.0 million weights, at first random (He).
 
-    Images come as RGB, ``(x / 255 - IMAGENET_MEAN) / IMAGENET_STD``. The network brings them to what its weights were
-    trained on: BGR in 0..255 minus the channels' means (BVLC), or RGB in -1..1 (``batch_norm``, torchvision).
+    Images are RGB, ``(x / 255 - IMAGENET_MEAN) / IMAGENET_STD``. The network converts them to what its weights were
+    trained on: BGR in 0..255 minus the channels' means (BVLC), or RGB in -1..1 (torchvision).
+
+    Parameters
+    ----------
+    batch_norm : bool
+        Torchvision's network instead of BVLC's.
     """
 
     scale: Tensor
@@ -161,14 +169,18 @@ def _conversion(batch_norm: bool) -> tuple[Tensor, Tensor]:
 
 
 def load_googlenet(path: Path | str) -> GoogLeNet:
-    """GoogLeNet with the weights of a file, whose names tell which of the two networks it is for.
+    """GoogLeNet with the weights of a file; the names of its tensors say which of the two networks it is for.
 
-    BVLC's in a .npz or .safetensors with ``conv1/7x7_s2.w`` (out, in, h, w), ``conv1/7x7_s2.b`` and so on, in any
-    precision; or torchvision's ``state_dict`` in a .pth or .safetensors. Classifiers and auxiliary heads are passed
-    over, and any other tensor is refused.
+    Classifiers and auxiliary heads are ignored, and any other tensor is refused.
+
+    Parameters
+    ----------
+    path : path
+        BVLC's weights in a .npz or .safetensors with ``conv1/7x7_s2.w`` (out, in, h, w), ``conv1/7x7_s2.b`` and so on,
+        in any precision; or torchvision's ``state_dict`` in a .pth or .safetensors.
     """
     tensors = read_weights(path)
-    if not is_googlenet(tensors):
+    if not _recognises(tensors):
         raise InputError(
             f"the weights in {path} are not GoogLeNet's: they hold neither {_BVLC!r}, as the BVLC network, nor "
             f"{_TORCHVISION!r}, as torchvision's. Give a file of one of these two."
@@ -181,14 +193,9 @@ def load_googlenet(path: Path | str) -> GoogLeNet:
     return network
 
 
-def is_googlenet(names: Iterable[str]) -> bool:
-    """Whether a file with tensors of these names is of one of the two networks, as BVLC or torchvision wrote it."""
-    return not {_BVLC, _TORCHVISION}.isdisjoint(names)
-
-
-def googlenet_of(tensors: Iterable[str]) -> GoogLeNet:
-    """The one of the two networks that has tensors of these names, as a ``state_dict`` of it or around it; random."""
-    return GoogLeNet(any(name.endswith("layers.conv1.norm.running_mean") for name in tensors))
+def _recognises(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a file with these tensors is for one of the two networks, as BVLC or torchvision wrote it."""
+    return not {_BVLC, _TORCHVISION}.isdisjoint(tensors)
 
 
 _BRANCHES = {
@@ -223,3 +230,25 @@ def _torchvision_names() -> Iterator[tuple[str, str]]:
         yield f"{ours}.convolution.weight", f"{theirs}.conv.weight"
         for value in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
             yield f"{ours}.norm.{value}", f"{theirs}.bn.{value}"
+
+
+def googlenet_spec(name: str, around: Callable[[GoogLeNet], nn.Module], **further: Any) -> EncoderSpec:
+    """The encoder that ``around`` makes of GoogLeNet; the tensors of a ``state_dict`` say which of the two it is."""
+
+    def rebuild(tensors: Mapping[str, Tensor]) -> nn.Module:
+        encoder = around(GoogLeNet(any(key.endswith("layers.conv1.norm.running_mean") for key in tensors)))
+        encoder.load_state_dict(tensors)
+        return encoder
+
+    return EncoderSpec(
+        name=name,
+        build=lambda shape, init: around(GoogLeNet()),
+        load=lambda path: around(load_googlenet(path)),
+        rebuild=rebuild,
+        smallest=SMALLEST,
+        **further,
+    )
+
+
+GOOGLENET = googlenet_spec("googlenet", lambda network: network, recognises=_recognises, checkpoint="googlenet")
+GOOGLENET_RMAC = googlenet_spec("googlenet-rmac", RMAC)

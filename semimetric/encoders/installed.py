@@ -1,4 +1,4 @@
-"""Pretrained networks that are on this machine already: in the caches of torchvision, timm and transformers."""
+"""Pretrained networks that are already on this machine: in the caches of torchvision, timm and transformers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from semimetric.core.errors import InputError
-from semimetric.encoders.adapters import read_weights
-from semimetric.encoders.googlenet import is_googlenet
+from semimetric.encoders.registry import pretrained_specs
 
 PREFERRED = ("dinov3", "dinov2", "convnext", "efficientnet", "regnet", "resnet50", "resnet", "googlenet")
-"""Families known for good descriptors, the best first; a network of none of them is not taken unasked."""
+"""Families known for good descriptors, the best first; a network of no such family must be named."""
 
 SIDE = 224
-"""Pixels to which photographs are brought for a pretrained network, unless asked otherwise."""
+"""Default side, in pixels, of photographs for a pretrained network."""
 
 _ANY_SIZE = ("dinov3_vit", "dinov3_convnext", "dinov2", "dinov2_with_registers", "convnext", "resnet", "regnet")
 """Models of transformers, as their config calls them, that describe images of any size."""
@@ -32,19 +30,9 @@ _REPOSITORY = re.compile(r"models--(.+?)--(.+)")
 
 
 def installed_encoder() -> tuple[str, Path] | None:
-    """Name and weights of the best pretrained network that is here; none where there is none. Nothing is downloaded."""
+    """Name and weights of the best pretrained network on this machine; None if there is none. Nothing is downloaded."""
     found = [pair for pair in (*_of_torchvision(), *_of_hub()) if _rank(pair[0]) < len(PREFERRED)]
     return min(found, key=lambda pair: (_rank(pair[0]), pair[0]), default=None)
-
-
-def weights_name(path: Path) -> str:
-    """The encoder that a file of weights is of, where its names tell."""
-    if is_googlenet(read_weights(path)):
-        return "googlenet"
-    raise InputError(
-        f"the weights in {path} are not GoogLeNet's, and of which network they are cannot be told. Name it as encoder, "
-        "such as timm:resnet50 or torchvision:resnet50."
-    )
 
 
 def _rank(name: str) -> int:
@@ -56,16 +44,17 @@ def _has(library: str) -> bool:
 
 
 def _of_torchvision() -> Iterator[tuple[str, Path]]:
-    """Checkpoints of classifiers that torchvision has fetched; GoogLeNet's need no torchvision."""
+    """Checkpoints that torchvision has fetched; those of an encoder here, such as googlenet, need no torchvision."""
     matches = [
         (match[1], path)
         for path in sorted((Path(torch.hub.get_dir()) / "checkpoints").glob("*.pth"))
         if (match := _CHECKPOINT.fullmatch(path.name)) and path.is_file()
     ]
-    known = _classifiers_of_torchvision() if any(name != "googlenet" for name, _ in matches) else set()
+    own = {spec.checkpoint: spec.name for spec in pretrained_specs() if spec.checkpoint}
+    known = _classifiers_of_torchvision() if any(name not in own for name, _ in matches) else set()
     for name, path in matches:
-        if name == "googlenet":
-            yield name, path
+        if name in own:
+            yield own[name], path
         elif name in known:
             yield f"torchvision:{name}", path
 
@@ -78,7 +67,7 @@ def _classifiers_of_torchvision() -> set[str]:
 
 
 def _of_hub() -> Iterator[tuple[str, Path]]:
-    """Snapshots that timm and transformers have fetched from the hub and that are whole."""
+    """Whole snapshots that timm and transformers have fetched from the hub."""
     for repository in sorted(_hub().glob("models--*--*")):
         match = _REPOSITORY.fullmatch(repository.name)
         found = next((pair for folder in _snapshots(repository) if (pair := _read_snapshot(folder))), None)
@@ -106,7 +95,7 @@ def _snapshots(repository: Path) -> list[Path]:
 
 
 def _read_snapshot(folder: Path) -> tuple[dict[str, Any], Path] | None:
-    """The config and the file of weights of a snapshot; none where one of them is not there or is not whole."""
+    """The config and the weights file of a snapshot; None if one of them is missing or damaged."""
     weights = folder / "model.safetensors"
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -117,7 +106,7 @@ def _read_snapshot(folder: Path) -> tuple[dict[str, Any], Path] | None:
 
 
 def _timm_takes_side(config: dict[str, Any]) -> bool:
-    """Whether it is a model of timm that takes images of our side; some take those of their own alone."""
+    """Whether it is a model of timm that takes images of ``SIDE``; some take one size only."""
     known = config.get("pretrained_cfg") or {}
     return "architecture" in config and (
         not known.get("fixed_input_size") or known.get("input_size") == [3, SIDE, SIDE]

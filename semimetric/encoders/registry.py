@@ -1,165 +1,170 @@
-"""Encoders by name, and the one thing that is asked of any encoder: (N, ...) in, (N, d) out."""
+"""Encoders by name. A new one is a file with its spec and a line here; listing the names does not import torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import prod
 from pathlib import Path
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING
 
 from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError
-from semimetric.encoders.adapters import LIBRARIES, library_encoder, rebuild_described
-from semimetric.encoders.googlenet import SMALLEST, GoogLeNet, googlenet_of, load_googlenet
-from semimetric.encoders.paper import cifar10_network, mnist_network
-from semimetric.encoders.regions import RMAC
-from semimetric.encoders.residual import ResNet9
-from semimetric.encoders.small import linear, mlp, small_cnn
+from semimetric.core.registry import Registry
+from semimetric.encoders.spec import EncoderSpec, Shape
 
-Shape = tuple[int, ...]
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
-
-def _paper_mnist(shape: Shape, init: str) -> nn.Module:
-    _require_shape("paper-mnist", shape, (1, 28, 28))
-    return mnist_network(init)
-
-
-def _paper_cifar10(shape: Shape, init: str) -> nn.Module:
-    _require_shape("paper-cifar10", shape, (3, 32, 32))
-    return cifar10_network(init)
-
-
-def _mlp(shape: Shape, init: str) -> nn.Module:
-    return mlp(prod(shape))
-
-
-def _linear(shape: Shape, init: str) -> nn.Module:
-    return linear(prod(shape))
-
-
-def _small_cnn(shape: Shape, init: str) -> nn.Module:
-    if len(shape) != 3 or min(shape[1:]) < 8:
-        raise InputError(
-            f"encoder 'small-cnn' needs images (channels, height, width) of at least 8 x 8 pixels, got {shape}. "
-            "Use encoder 'mlp' for vectors."
-        )
-    return small_cnn(shape[0])
-
-
-def _resnet9(shape: Shape, init: str) -> nn.Module:
-    if len(shape) != 3 or min(shape[1:]) < 16:
-        raise InputError(
-            f"encoder 'resnet9' needs images (channels, height, width) of at least 16 x 16 pixels, got {shape}. "
-            "Use 'small-cnn' for smaller images and 'mlp' for vectors."
-        )
-    return ResNet9(shape[0])
-
-
-_ENCODERS: dict[str, Callable[[Shape, str], nn.Module]] = {
-    "paper-mnist": _paper_mnist,
-    "paper-cifar10": _paper_cifar10,
-    "small-cnn": _small_cnn,
-    "mlp": _mlp,
-    "linear": _linear,
-    "resnet9": _resnet9,
+_FROM_SCRATCH = {
+    "paper-mnist": "semimetric.encoders.paper:PAPER_MNIST",
+    "paper-cifar10": "semimetric.encoders.paper:PAPER_CIFAR10",
+    "small-cnn": "semimetric.encoders.small:SMALL_CNN",
+    "mlp": "semimetric.encoders.small:MLP",
+    "linear": "semimetric.encoders.small:LINEAR",
+    "resnet9": "semimetric.encoders.residual:RESNET9",
 }
 
-_PRETRAINED: dict[str, Callable[[GoogLeNet], nn.Module]] = {
-    "googlenet": lambda network: network,
-    "googlenet-rmac": RMAC,
+_PRETRAINED = {
+    "googlenet": "semimetric.encoders.googlenet:GOOGLENET",
+    "googlenet-rmac": "semimetric.encoders.googlenet:GOOGLENET_RMAC",
 }
 
+ENCODERS: Registry[EncoderSpec] = Registry("encoder", "semimetric.encoders", _FROM_SCRATCH | _PRETRAINED)
 
-def takes_photographs(name: str) -> bool:
-    """Whether an encoder is one of photographs that come normalised by the statistics of ImageNet."""
-    return name in _PRETRAINED or name.startswith(tuple(f"{library}:" for library in LIBRARIES))
+LIBRARIES: Registry[Callable[[str], EncoderSpec]] = Registry(
+    "library of encoders",
+    "semimetric.encoder_libraries",
+    {
+        "timm": "semimetric.encoders.timm_models:timm_spec",
+        "torchvision": "semimetric.encoders.torchvision_models:torchvision_spec",
+        "transformers": "semimetric.encoders.transformers_models:transformers_spec",
+    },
+)
+"""Libraries of pretrained networks, by the prefix of names such as ``timm:resnet50``; each makes the spec of a name."""
+
+
+def register_encoder(spec: EncoderSpec) -> EncoderSpec:
+    """Make an encoder known to ``build_encoder`` and the command line, and return its spec.
+
+    An installed package offers one without a call, as an entry point of its name in the group ``semimetric.encoders``.
+
+    Parameters
+    ----------
+    spec : EncoderSpec
+        Its name must not be taken.
+    """
+    return ENCODERS.register(spec.name, spec)
 
 
 def encoder_names() -> tuple[str, ...]:
     """Names that ``build_encoder`` knows, besides those of libraries, such as ``timm:NAME``."""
-    return (*_ENCODERS, *_PRETRAINED)
+    return tuple(ENCODERS)
+
+
+def takes_photographs(name: str) -> bool:
+    """Whether an encoder is pretrained and takes photographs normalised by the statistics of ImageNet."""
+    if name in _PRETRAINED or _library(name):
+        return True
+    return name not in _FROM_SCRATCH and name in ENCODERS and ENCODERS[name].load is not None
+
+
+def pretrained_specs() -> list[EncoderSpec]:
+    """The specs of all pretrained encoders but those of libraries."""
+    return [ENCODERS[name] for name in ENCODERS if takes_photographs(name)]
+
+
+def _library(name: str) -> str:
+    """The library that a name such as ``timm:resnet50`` begins with; empty if there is none."""
+    prefix, colon, _ = name.partition(":")
+    return prefix if colon and prefix in LIBRARIES else ""
+
+
+def _find(name: str) -> EncoderSpec:
+    if library := _library(name):
+        return LIBRARIES[library](name)
+    check_choice(name, (*ENCODERS, *(f"{library}:NAME" for library in LIBRARIES)), "encoder")
+    return ENCODERS[name]
 
 
 def build_encoder(
     name: str, input_shape: Shape, seed: int, init: str = "gaussian", weights: Path | str | None = None
 ) -> nn.Module:
-    """The named encoder, from random numbers drawn from ``seed`` or from a file.
+    """The named encoder with random weights drawn from ``seed``, or with those of a file; nothing is downloaded.
 
-    ``init`` concerns the paper's networks only. ``weights`` is a local file for ``googlenet``, ``googlenet-rmac``,
-    ``timm:NAME``, ``torchvision:NAME`` and ``transformers:ORG/NAME``: encoders of photographs (3, height, width) that
-    come normalised by the statistics of ImageNet. They, too, start from random numbers where no file is given, but for
-    those of transformers, whose snapshot folder tells what they are; nothing is downloaded.
+    Parameters
+    ----------
+    name : str
+        One of ``encoder_names()``, or ``timm:NAME``, ``torchvision:NAME`` or ``transformers:ORG/NAME``.
+    input_shape : tuple of int
+        Shape of one example. A pretrained encoder takes photographs (3, height, width).
+    seed : int
+        Decides all random weights; torch's own random state is left as it was.
+    init : str
+        Random weights of the paper's networks: "gaussian" as published, or "he".
+    weights : path, optional
+        File with the weights of a pretrained encoder. Without it the encoder is random, except for those of
+        transformers, which need the file.
     """
-    from_library = name.startswith(tuple(f"{library}:" for library in LIBRARIES))
-    if not from_library:
-        check_choice(name, (*encoder_names(), *(f"{library}:NAME" for library in LIBRARIES)), "encoder")
+    import torch
+
+    spec, shape = _find(name), tuple(input_shape)
     check_choice(init, ("gaussian", "he"), "init")
-    if name in _ENCODERS and weights is not None:
+    if spec.load is not None:
+        _require_photographs(name, shape, spec.smallest)
+    elif weights is not None:
         raise InputError(
             f"weights must be left out for encoder {name!r}, which has no pretrained weights, got {str(weights)!r}. "
-            f"Encoders that take a file are {', '.join(_PRETRAINED)} and those of {', '.join(LIBRARIES)}."
+            f"Encoders that take a file are {', '.join(spec.name for spec in pretrained_specs())} and those of "
+            f"{', '.join(LIBRARIES)}."
         )
-    if name not in _ENCODERS:
-        _require_photographs(name, tuple(input_shape))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if from_library:
-            return library_encoder(name, weights)
-        if name in _PRETRAINED:
-            return _PRETRAINED[name](GoogLeNet() if weights is None else load_googlenet(weights))
-        return _ENCODERS[name](tuple(input_shape), init)
+        return spec.build(shape, init) if weights is None or spec.load is None else spec.load(Path(weights))
 
 
 def rebuild_encoder(name: str, input_shape: Shape, tensors: Mapping[str, Tensor], init: str = "gaussian") -> nn.Module:
-    """The named encoder with the tensors of its ``state_dict``; it takes no file of weights.
+    """The named encoder with the tensors of its ``state_dict``; it needs no file of weights.
 
-    Of the two GoogLeNets, and of models of transformers, the tensors tell which it is. Tensors that do not fit are a
-    ``RuntimeError`` of torch.
+    Parameters
+    ----------
+    name, input_shape, init
+        As for ``build_encoder``.
+    tensors : mapping of str to Tensor
+        The ``state_dict``; tensors that do not fit are a ``RuntimeError`` of torch.
     """
-    if name.startswith("transformers:"):
+    import torch
+
+    spec = _find(name)
+    if spec.rebuild is not None:
         with torch.random.fork_rng(devices=[]):
-            return rebuild_described(name, tensors)
-    if name in _PRETRAINED:
-        with torch.random.fork_rng(devices=[]):
-            encoder = _PRETRAINED[name](googlenet_of(tensors))
-    else:
-        encoder = build_encoder(name, input_shape, seed=0, init=init)
+            return spec.rebuild(tensors)
+    encoder = build_encoder(name, input_shape, seed=0, init=init)
     encoder.load_state_dict(tensors)
     return encoder
 
 
-def output_width(encoder: nn.Module, example: Tensor) -> int:
-    """Width d of an encoder's (N, d) output, found by passing two examples; anything else is refused."""
-    was_training = encoder.training
-    encoder.eval()
-    with torch.no_grad():
-        try:
-            output = encoder(example[:2])
-        except (RuntimeError, AssertionError, ValueError) as error:
-            raise InputError(
-                f"the encoder cannot take inputs of shape {tuple(example.shape[1:])}: {error}. "
-                "Choose an encoder that fits the data."
-            ) from error
-    encoder.train(was_training)
-    if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(example[:2]):
-        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise InputError(f"the encoder must return one row per example, (N, d); for 2 examples it returned {got}.")
-    return int(output.shape[1])
+def weights_name(path: Path) -> str:
+    """The pretrained encoder that a file of weights is for, recognised by the names of its tensors.
+
+    Parameters
+    ----------
+    path : Path
+        A file that ``build_encoder`` takes as weights.
+    """
+    from semimetric.encoders.weights import read_weights
+
+    tensors, known = read_weights(path), pretrained_specs()
+    for spec in known:
+        if spec.recognises(tensors):
+            return spec.name
+    raise InputError(
+        f"the weights in {path} are of none of {', '.join(spec.name for spec in known)}. Name their network as "
+        "encoder, such as timm:resnet50 or torchvision:resnet50."
+    )
 
 
-def _require_shape(name: str, shape: Shape, expected: Shape) -> None:
-    if tuple(shape) != expected:
+def _require_photographs(name: str, shape: Shape, smallest: int) -> None:
+    if len(shape) != 3 or shape[0] != 3 or min(shape[1:]) < smallest:
         raise InputError(
-            f"encoder {name!r} takes inputs of shape {expected}, got {tuple(shape)}. "
-            "Use 'small-cnn' for other images and 'mlp' for vectors."
-        )
-
-
-def _require_photographs(name: str, shape: Shape) -> None:
-    if len(shape) != 3 or shape[0] != 3 or min(shape[1:]) < SMALLEST:
-        raise InputError(
-            f"encoder {name!r} needs colour images (3, height, width) of at least {SMALLEST} x {SMALLEST} pixels, got "
+            f"encoder {name!r} needs colour images (3, height, width) of at least {smallest} x {smallest} pixels, got "
             f"{shape}. Use 'small-cnn' or 'resnet9' for smaller or grey images and 'mlp' for vectors."
         )

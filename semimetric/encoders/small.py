@@ -1,12 +1,17 @@
-"""Encoders for small things: feature vectors and thumbnails."""
+"""Encoders for feature vectors and thumbnails."""
 
 from __future__ import annotations
 
+from math import prod
+
 from torch import nn
+
+from semimetric.core.errors import InputError
+from semimetric.encoders.spec import EncoderSpec, Shape
 
 
 def linear(features: int) -> nn.Sequential:
-    """(N, features) -> (N, features): a linear map that starts as the identity, for features that are good already."""
+    """(N, features) -> (N, features): a linear map that starts as the identity, for pretrained descriptors."""
     layer = nn.Linear(features, features, bias=False)
     nn.init.eye_(layer.weight)
     return nn.Sequential(nn.Flatten(), layer)
@@ -15,8 +20,8 @@ def linear(features: int) -> nn.Sequential:
 def mlp(features: int, width: int = 64, hidden: int = 512) -> nn.Sequential:
     """(N, features) -> (N, width): one hidden layer with ReLU.
 
-    One wide layer keeps neighbours neighbours before any training, as a graph of few examples needs; a second one
-    costs points on small tables.
+    One wide layer preserves neighbourhoods before any training, which a graph of few examples relies on; a second
+    layer lowers the scores on small tables.
     """
     return nn.Sequential(nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, width))
 
@@ -35,3 +40,17 @@ def small_cnn(channels: int, width: int = 64) -> nn.Sequential:
         nn.Flatten(),
         nn.Linear(256, width),
     )
+
+
+def _build_small_cnn(shape: Shape, init: str) -> nn.Module:
+    if len(shape) != 3 or min(shape[1:]) < 8:
+        raise InputError(
+            f"encoder 'small-cnn' needs images (channels, height, width) of at least 8 x 8 pixels, got {shape}. "
+            "Use encoder 'mlp' for vectors."
+        )
+    return small_cnn(shape[0])
+
+
+SMALL_CNN = EncoderSpec(name="small-cnn", build=_build_small_cnn)
+MLP = EncoderSpec(name="mlp", build=lambda shape, init: mlp(prod(shape)))
+LINEAR = EncoderSpec(name="linear", build=lambda shape, init: linear(prod(shape)))

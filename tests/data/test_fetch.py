@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from semimetric.core.errors import DataError, InputError
-from semimetric.data import fetch, fetch_dataset, load_dataset, registry
+from semimetric.data import FileSpec, fetch_dataset, load_dataset
+from semimetric.data.benchmarks import fetch
+from semimetric.data.benchmarks.registry import DATASETS
 
 IMAGES = "train-images-idx3-ubyte.gz"
 ARCHIVE = "cifar-10-binary.tar.gz"
@@ -78,8 +80,8 @@ def mirrors(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Mirror, Mirror]]:
 @pytest.fixture
 def mirror(mirrors: tuple[Mirror, Mirror], tiny_idx: Any, monkeypatch: pytest.MonkeyPatch) -> Mirror:
     """Serve the tiny files as if they were MNIST."""
-    mnist = dataclasses.replace(registry.find_benchmark("mnist"), checksums=tiny_idx.checksums)
-    monkeypatch.setattr(registry, "_BENCHMARKS", (mnist, *registry._BENCHMARKS))
+    mnist = dataclasses.replace(DATASETS["mnist"], checksums=tiny_idx.checksums)
+    monkeypatch.setitem(DATASETS._loaded, "mnist", mnist)
     mirrors[0].files = {path.name: path.read_bytes() for path in tiny_idx.folder.iterdir()}
     return mirrors[0]
 
@@ -207,7 +209,7 @@ def test_a_silent_server_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_nothing_to_fetch_and_unusable_arguments(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nothing to fetch for 'digits': it is inside scikit-learn"):
         fetch_dataset("digits", tmp_path)
-    with pytest.raises(InputError, match=r"no dataset 'minst'.*did you mean 'mnist'"):
+    with pytest.raises(InputError, match=r"dataset must be one of .*, got 'minst'\. Did you mean 'mnist'"):
         fetch_dataset("minst", tmp_path)
     with pytest.raises(InputError, match="but one is 'file:///etc/'"):
         fetch_dataset("mnist", tmp_path, mirrors=["file:///etc/"])
@@ -243,10 +245,12 @@ def tar_of(members: dict[str, bytes | str]) -> bytes:
 
 def serve_cifar(mirror: Mirror, archive: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     checksums = {name: hashlib.sha256(content).hexdigest() for name, content in BATCHES.items()}
-    cifar = dataclasses.replace(registry.find_benchmark("cifar10"), checksums=checksums)
-    monkeypatch.setattr(registry, "_BENCHMARKS", (cifar,))
-    pinned = dataclasses.replace(fetch._CIFAR_ARCHIVE, sha256=hashlib.sha256(archive).hexdigest())
-    monkeypatch.setattr(fetch, "_CIFAR_ARCHIVE", pinned)
+    known = DATASETS["cifar10"]
+    assert isinstance(known, FileSpec)
+    assert known.archive is not None
+    pinned = dataclasses.replace(known.archive, sha256=hashlib.sha256(archive).hexdigest())
+    cifar = dataclasses.replace(known, checksums=checksums, archive=pinned)
+    monkeypatch.setitem(DATASETS._loaded, "cifar10", cifar)
     mirror.files = {ARCHIVE: archive}
 
 

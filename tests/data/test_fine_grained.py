@@ -24,8 +24,10 @@ from helpers.photos import (
 )
 
 from semimetric.core.errors import DataError, DataWarning, InputError
-from semimetric.data import Dataset, describe_datasets, fetch_dataset, find_photographs, load_dataset, registry
-from semimetric.data.benchmarks.fine_grained import CARS196, CUB200
+from semimetric.data import Dataset, describe_datasets, fetch_dataset, find_photographs, load_dataset
+from semimetric.data.benchmarks.cars196 import CARS196
+from semimetric.data.benchmarks.cub200 import CUB200
+from semimetric.data.benchmarks.registry import DATASETS
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +36,9 @@ def four_classes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     if request.node.get_closest_marker("data"):
         return
     monkeypatch.delenv("SEMIMETRIC_DATA", raising=False)
-    small = [dataclasses.replace(known, classes=4, train_size=4, test_size=4) for known in (CUB200, CARS196)]
-    monkeypatch.setattr(registry, "_BENCHMARKS", (*registry._BENCHMARKS[:-2], *small))
+    for known in (CUB200, CARS196):
+        small = dataclasses.replace(known, classes=4, train_size=4, test_size=4)
+        monkeypatch.setitem(DATASETS._loaded, known.name, small)
 
 
 def in_halves(folder: Path, names: list[str], **options: str) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.exceptions import DataConversionWarning
 
+from semimetric.data.collection import label_texts
 from semimetric.data.labels import LabelWarning, is_binary, is_labelled, number_labels
 
 
@@ -37,6 +38,7 @@ NAN = float("nan")
         ([-1, -1], [], [-1, -1]),
         ([0.0, NAN, 2.0, -1.0], [0.0, 2.0], [0, -1, 1, -1]),
         (["cat", "", "ant", "-1", "None"], ["None", "ant", "cat"], [2, -1, 1, -1, 0]),
+        (["cat", "nan", "ant", "NaN", "<NA>"], ["ant", "cat"], [1, -1, 0, -1, -1]),
         (np.array(["b", None, "a", NAN, Missing(), -1], dtype=object), ["a", "b"], [1, -1, 0, -1, -1, -1]),
         (np.array([2, None, 1, -1], dtype=object), [1, 2], [1, -1, 0, -1]),
         (np.array([1, "a", "1"], dtype=object), ["1", "a"], [0, 1, 0]),
@@ -84,3 +86,8 @@ def test_which_entries_have_a_label() -> None:
     assert is_labelled([0, -1, 2]).tolist() == [True, False, True]
     assert is_labelled([0.0, NAN]).tolist() == [True, False]
     assert is_labelled(np.array(["a", "", None, 7, -1], dtype=object)).tolist() == [True, False, False, True, False]
+
+
+@pytest.mark.parametrize("cell", ["", "-1", "-1.0", "nan", "NaN", "NAN", "<NA>", "<na>", "unknown", "?", "0", "None"])
+def test_a_cell_of_a_table_and_an_entry_of_an_array_mean_the_same(cell: str) -> None:
+    assert (label_texts([cell, "cat"])[0] is not None) == bool(is_labelled([cell, "cat"])[0])

@@ -99,10 +99,10 @@ def test_a_list_inside_the_folder_is_not_skipped(folder: Path) -> None:
 
 
 def test_a_file_that_the_list_names_needs_no_image_suffix(folder: Path) -> None:
-    (folder / "scan.jfif").write_bytes(b"x")
+    (folder / "scan.raw").write_bytes(b"x")
     (folder / ".hidden.jpg").write_bytes(b"x")
-    collection = listed(folder, "path,label\nscan.jfif,cat\n.hidden.jpg,dog\n")
-    assert (labels_of(collection)["scan.jfif"], labels_of(collection)[".hidden.jpg"]) == ("cat", "dog")
+    collection = listed(folder, "path,label\nscan.raw,cat\n.hidden.jpg,dog\n")
+    assert (labels_of(collection)["scan.raw"], labels_of(collection)[".hidden.jpg"]) == ("cat", "dog")
     assert collection.skipped == {}
 
 

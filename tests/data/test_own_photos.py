@@ -7,7 +7,8 @@ import pytest
 from helpers.photos import photo
 
 from semimetric.core.errors import InputError
-from semimetric.data import PhotoReader, own_photos, read_collection
+from semimetric.data import PhotoReader, read_collection
+from semimetric.data.readers import folder as folder_reader
 
 NOT_AN_IMAGE = "it is not an image by its name"
 
@@ -65,7 +66,7 @@ def test_order_is_natural_and_by_folder(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("suffix", [*own_photos.IMAGE_SUFFIXES, ".JPG", ".TiFF"])
+@pytest.mark.parametrize("suffix", [*folder_reader.IMAGE_SUFFIXES, ".JPG", ".TiFF"])
 def test_suffixes(tmp_path: Path, suffix: str) -> None:
     touch(tmp_path / f"a{suffix}")
     assert found(tmp_path) == {f"a{suffix}": None}

@@ -16,7 +16,8 @@ from helpers.photos import assert_plain, colour_of, encoded, photo, plain
 from torch import Tensor
 
 from semimetric.core.errors import DataError, InputError
-from semimetric.data import PhotoReader, decode_image, photos, read_photos
+from semimetric.data import PhotoReader, decode_image, read_photos
+from semimetric.data.photographs import photos
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from semimetric.core.errors import DataError, InputError
-from semimetric.data import Dataset, dataset_names, describe_datasets, load_dataset, registry
+from semimetric.data import Dataset, dataset_names, describe_datasets, load_dataset
+from semimetric.data.benchmarks.registry import DATASETS
 
 
 @pytest.fixture(autouse=True)
@@ -18,13 +19,9 @@ def only_tiny_data(
     if request.node.get_closest_marker("data"):
         return
     monkeypatch.delenv("SEMIMETRIC_DATA", raising=False)
-    tiny = tuple(
-        dataclasses.replace(benchmark, checksums=tiny_idx.checksums, shared_folders=(tmp_path / "shared",))
-        if "mnist" in benchmark.name
-        else benchmark
-        for benchmark in registry._BENCHMARKS
-    )
-    monkeypatch.setattr(registry, "_BENCHMARKS", tiny)
+    for name in ("mnist", "fashion-mnist"):
+        tiny = dataclasses.replace(DATASETS[name], checksums=tiny_idx.checksums, shared_folders=(tmp_path / "shared",))
+        monkeypatch.setitem(DATASETS._loaded, name, tiny)
 
 
 def test_digits_have_a_fixed_stratified_split() -> None:
@@ -46,10 +43,12 @@ def test_digits_keep_each_label_with_its_image() -> None:
 
 
 def test_unknown_names_are_answered_with_the_known_ones() -> None:
-    with pytest.raises(InputError, match="cifar10, cub200, cars196; did you mean 'cifar10'") as caught:
+    with pytest.raises(InputError, match=r"cub200, cars196, got .*Did you mean 'cifar10'\?") as caught:
         load_dataset("CIFAR-10")
     assert "'CIFAR-10'" in str(caught.value)
-    with pytest.raises(InputError, match=r"digits, mnist, fashion-mnist, cifar10, cub200, cars196\.$"):
+    with pytest.raises(
+        InputError, match=r"one of digits, mnist, fashion-mnist, cifar10, cub200, cars196, got 'zzz'\.$"
+    ):
         load_dataset("zzz")
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
 from semimetric.encoders import build_encoder, encode, output_width, wrap
-from semimetric.encoders.adapters import load_tensors, read_weights
+from semimetric.encoders.weights import load_tensors, read_weights
 
 
 class TimmStandIn(nn.Module):

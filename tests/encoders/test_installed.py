@@ -216,6 +216,7 @@ def test_weights_of_googlenet_tell_their_network(tmp_path: Path, name: str) -> N
 def test_weights_that_do_not_tell_their_network_are_refused(tmp_path: Path) -> None:
     save_file({"layer1.weight": torch.zeros(1)}, tmp_path / "a.safetensors")
     with pytest.raises(
-        InputError, match=r"a\.safetensors are not GoogLeNet's.*Name it as encoder, such as timm:resnet50"
+        InputError,
+        match=r"a\.safetensors are of none of googlenet.*Name their network as encoder, such as timm:resnet50",
     ):
         weights_name(tmp_path / "a.safetensors")

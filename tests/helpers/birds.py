@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from semimetric.data import registry
-from semimetric.data.benchmarks.fine_grained import CUB200
+from semimetric.data.benchmarks.cub200 import CUB200
+from semimetric.data.benchmarks.registry import DATASETS
 
 CLASSES, EACH = 8, 6
 
@@ -19,7 +19,7 @@ def write_birds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Class folders, a colour for each class, under the name cub200, which has as few classes from now on."""
     half = CLASSES * EACH // 2
     small = dataclasses.replace(CUB200, classes=CLASSES, train_size=half, test_size=half)
-    monkeypatch.setattr(registry, "_BENCHMARKS", (small,))
+    monkeypatch.setitem(DATASETS._loaded, "cub200", small)
     generator = torch.Generator().manual_seed(0)
     for number in range(CLASSES):
         part = "train" if number < CLASSES // 2 else "test"

@@ -54,7 +54,7 @@ def test_given_values_win_over_the_preset() -> None:
         ({"preset": "best"}, "preset must be one of default, paper"),
         ({"method": "magic"}, "method must be one of"),
         ({"seed": 2**70}, "seed must be between 0"),
-        ({"dataset": "mnits"}, "did you mean 'mnist'"),
+        ({"dataset": "mnits"}, "Did you mean 'mnist'"),
         ({"temperature": 1.0}, "has no setting 'temperature'"),
     ],
 )

@@ -21,7 +21,8 @@ from semimetric import load
 from semimetric.cli import main as cli
 from semimetric.core.errors import DataWarning, InputError, RunError
 from semimetric.data import Dataset, Examples
-from semimetric.encoders import RMAC, GoogLeNet, googlenet, registry
+from semimetric.encoders import RMAC, GoogLeNet, googlenet
+from semimetric.encoders.registry import ENCODERS
 from semimetric.pipeline.experiment import Experiment, evaluate_run, load_examples, plan, run_experiment
 from semimetric.reporting.progress import RichProgress
 from semimetric.training import Silent
@@ -56,7 +57,7 @@ def refuse_to_decode(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_photographs_are_described_without_being_in_memory_all_at_once(
     birds: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = "semimetric.data.benchmarks.fine_grained.read_photos"
+    whole = "semimetric.data.photographs.photos.read_photos"
     monkeypatch.setattr(whole, lambda *_, **__: pytest.fail("read into memory"))
     dataset = load_examples(described_by(), birds, CPU)
     assert dataset.train.inputs.shape == (HALF, 1024)
@@ -281,7 +282,8 @@ def network_files(folder: Path, seed: int) -> Iterator[Path]:
 def test_a_trained_network_is_scored_without_the_file_it_started_from(
     birds: Path, tmp_path: Path, encoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(registry._PRETRAINED, "googlenet-rmac", lambda network: RMAC(network, sides=(64,)))
+    small = googlenet.googlenet_spec("googlenet-rmac", lambda network: RMAC(network, sides=(64,)))
+    monkeypatch.setitem(ENCODERS._loaded, "googlenet-rmac", small)
     for weights in network_files(tmp_path, 3):
         run = tmp_path / f"run of {weights.stem}"
         outcome = run_experiment(tuned_by(weights, encoder=encoder), run, birds, "cpu")

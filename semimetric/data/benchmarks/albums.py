@@ -9,17 +9,25 @@ from pathlib import Path
 from typing import Protocol
 
 from semimetric.core.errors import DataError
+from semimetric.data.readers.folder import IMAGE_SUFFIXES
 
-_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff", ".jp2", ".ppm")
 _NAMED_AT_MOST = 5
 
 
 @dataclass(frozen=True)
 class Album:
-    """The photographs of a dataset that are there: N paths, N class numbers from 0, the names of all classes.
+    """The photographs of a dataset in a folder.
 
-    ``missing`` are those that a list names and that are not there; ``note`` says, in a sentence, by what the classes
-    of folders were told.
+    Parameters
+    ----------
+    paths, labels : tuple
+        N files, and their class numbers from 0.
+    class_names : tuple of str
+        Names of all classes.
+    missing : tuple of Path
+        Files that a list names and that do not exist.
+    note : str
+        A sentence on how the classes of folders were recognised.
     """
 
     paths: tuple[Path, ...]
@@ -229,7 +237,7 @@ def _folders_in(folder: Path) -> list[Path]:
 def _photos_in(folder: Path) -> list[Path]:
     """Return the image files right in ``folder`` by name, hidden ones left out; folders in it are not entered."""
     try:
-        found = [place for place in folder.iterdir() if place.suffix.lower() in _SUFFIXES]
+        found = [place for place in folder.iterdir() if place.suffix.lower() in IMAGE_SUFFIXES]
     except OSError as error:
         raise DataError(f"{folder} cannot be read: {error}.") from error
     return sorted(place for place in found if not place.name.startswith(".") and place.is_file())

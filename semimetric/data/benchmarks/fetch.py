@@ -9,49 +9,20 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from semimetric.core.errors import DataError, InputError
 from semimetric.core.files import write_atomically
-from semimetric.data.benchmarks.fine_grained import PhotoBenchmark
-from semimetric.data.benchmarks.official import check_content, find_file
-from semimetric.data.benchmarks.registry import Benchmark, base_folders, find_benchmark
-from semimetric.data.readers.cifar import read_rows
-from semimetric.data.readers.idx import read_content
+from semimetric.data.benchmarks.official import Archive, FileSpec, check_content
+from semimetric.data.benchmarks.registry import DATASETS, base_folders
 
 Progress = Callable[[str, int, int | None], None]
-"""Told the file's name, the bytes that are there, and the bytes in all (None: the server does not say)."""
+"""Called with the file's name, the bytes so far, and the bytes in all (None if the server does not say)."""
 
 _TIMEOUT = 30.0
 _BLOCK = 1 << 18
 _RANGE_NOT_SATISFIABLE = 416
-
-_MIRRORS: Mapping[str, tuple[str, ...]] = {
-    "mnist": (
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        "https://storage.googleapis.com/cvdf-datasets/mnist/",
-    ),
-    "fashion-mnist": ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
-    "cifar10": ("https://www.cs.toronto.edu/~kriz/",),
-}
-
-
-@dataclass(frozen=True)
-class Archive:
-    """A published tar archive; its wanted files lie in one folder of it."""
-
-    name: str
-    sha256: str
-    folder: str
-
-
-_CIFAR_ARCHIVE = Archive(
-    name="cifar-10-binary.tar.gz",
-    sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-    folder="cifar-10-batches-bin",
-)
 
 
 def fetch_dataset(
@@ -63,11 +34,13 @@ def fetch_dataset(
 ) -> Path:
     """Download a dataset and return its folder, the first place where ``load_dataset`` looks.
 
-    Files that are there and whole stay as they are. A broken download leaves a ``.part`` file, which the next
-    call continues. Nothing gets its final name before its SHA-256 is the published one.
+    Files that are there and whole are kept. An interrupted download leaves a ``.part`` file, which the next call
+    continues. A file gets its final name only after its SHA-256 is found to be the published one.
 
     Parameters
     ----------
+    name : str
+        One of ``dataset_names()``.
     data_dir : path, optional
         The dataset goes to ``data_dir/name``; without it, into the folder that SEMIMETRIC_DATA names, or
         else into the user cache.
@@ -76,58 +49,48 @@ def fetch_dataset(
     mirrors : sequence of str, optional
         Addresses to try, in order, instead of the official ones.
     """
-    benchmark = find_benchmark(name)
-    if isinstance(benchmark, PhotoBenchmark):
-        raise InputError(
-            f"{name} cannot be fetched for you, since its licence does not let others pass it on. {benchmark.remedy} "
-            f"and put it into {base_folders(data_dir)[0] / name}, as published or as one folder for each class."
-        )
-    if not benchmark.checksums:
-        raise InputError(f"There is nothing to fetch for {name!r}: it is inside scikit-learn; load it as it is.")
-    _check_mirrors(mirrors or ())
+    spec = DATASETS.find(name)
     folder = base_folders(data_dir)[0] / name
+    if not isinstance(spec, FileSpec):
+        raise InputError(spec.not_fetched(folder))
+    addresses = mirrors or spec.mirrors
+    _check_mirrors(name, addresses)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _fetch_into(folder, benchmark, mirrors or _MIRRORS[name], progress or _silent)
+        _fetch_into(folder, spec, addresses, progress or _silent)
     except OSError as error:
         raise DataError(f"{name} cannot be stored in {folder}: {error}; choose another data_dir.") from error
     return folder
 
 
-def _check_mirrors(mirrors: Sequence[str]) -> None:
+def _check_mirrors(name: str, mirrors: Sequence[str]) -> None:
+    if not mirrors:
+        raise InputError(f"{name!r} has no address to fetch from. Give one as mirrors.")
     for mirror in mirrors:
         if not mirror.startswith(("http://", "https://")):
             raise InputError(f"mirrors must be http:// or https:// addresses, but one is {mirror!r}.")
 
 
 def _silent(name: str, done: int, total: int | None) -> None:
-    """Take no notice of progress."""
+    """Ignore progress."""
 
 
-def _fetch_into(folder: Path, benchmark: Benchmark, mirrors: Sequence[str], progress: Progress) -> None:
-    if benchmark.name == "cifar10":
-        if not all(_is_whole(folder, benchmark, name, read_rows) for name in benchmark.checksums):
-            fetch_archive(folder, _CIFAR_ARCHIVE, benchmark.checksums, mirrors, progress)
+def _fetch_into(folder: Path, spec: FileSpec, mirrors: Sequence[str], progress: Progress) -> None:
+    wanted = [name for name in spec.checksums if not spec.is_whole(folder, name)]
+    if spec.archive is not None and wanted:
+        fetch_archive(folder, spec.archive, spec.checksums, mirrors, progress)
         return
-    for name, sha256 in benchmark.checksums.items():
-        if not _is_whole(folder, benchmark, name, read_content):
-            fetch_compressed(folder / f"{name}.gz", sha256, mirrors, progress)
+    for name in wanted:
+        fetch_file(folder / spec.variants(name)[0], spec.checksums[name], spec.content, mirrors, progress)
 
 
-def _is_whole(folder: Path, benchmark: Benchmark, name: str, read: Callable[[Path], bytes]) -> bool:
-    try:
-        path = find_file(folder, name, benchmark.variants(name))
-        check_content(read(path), benchmark.checksums[name], path)
-    except DataError:
-        return False
-    return True
-
-
-def fetch_compressed(target: Path, sha256: str, mirrors: Sequence[str], progress: Progress) -> None:
-    """Download a gzip file to ``target``; ``sha256`` is that of its uncompressed content."""
+def fetch_file(
+    target: Path, sha256: str, content: Callable[[Path], bytes], mirrors: Sequence[str], progress: Progress
+) -> None:
+    """Download a file to ``target``; ``sha256`` is that of its uncompressed content."""
 
     def check(part: Path) -> None:
-        check_content(read_content(part), sha256, part)
+        check_content(content(part), sha256, part)
 
     part = download(target, mirrors, check, progress)
     write_atomically(target, part.replace)
@@ -136,7 +99,7 @@ def fetch_compressed(target: Path, sha256: str, mirrors: Sequence[str], progress
 def fetch_archive(
     folder: Path, archive: Archive, checksums: Mapping[str, str], mirrors: Sequence[str], progress: Progress
 ) -> None:
-    """Download a tar archive and put the files in ``checksums`` into ``folder``; the archive then goes."""
+    """Download a tar archive, put the files in ``checksums`` into ``folder`` and delete the archive."""
 
     def check(part: Path) -> None:
         with part.open("rb") as file:
@@ -152,8 +115,8 @@ def fetch_archive(
 def unpack(archive: Path, folder: Path, inside: str, checksums: Mapping[str, str]) -> None:
     """Write the members ``inside/name`` for each name in ``checksums`` to ``folder/name``.
 
-    Members are asked for by their expected name, never the other way round, so that no name in the archive
-    becomes a path. All are checked before the first is written.
+    Members are looked up by their expected name, so no name in the archive becomes a path. All are checked before the
+    first is written.
     """
     try:
         with tarfile.open(archive, "r:gz") as tar:

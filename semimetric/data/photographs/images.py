@@ -11,22 +11,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
-
 from semimetric.core.checks import check_choice
 from semimetric.core.errors import DataError, InputError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from PIL.Image import Image
     from PIL.ImageFile import ImageFile
+    from torch import Tensor
+
+    Pixels = NDArray[np.uint8]
 
 Fit = Literal["crop", "squash"]
 """How a photograph becomes a square: the middle of it, or all of it out of proportion."""
-
-Pixels = NDArray[np.uint8]
 
 _FAULTS_OF_THE_MACHINE = (errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM)
 _LOAD_WITHOUT_WARNINGS = {"JPEG", "MPO", "PNG", "WEBP", "AVIF", "GIF", "BMP"}
@@ -57,6 +55,8 @@ def decode_image(source: Path, side: int, fit: Fit = "crop") -> Tensor:
     "squash" brings both sides to it, by bicubic interpolation with antialiasing. To decode many, or in threads,
     use ``PhotoReader``.
     """
+    import torch
+
     check_photo_options(side, fit, workers=None)
     pixels = torch.empty(3, side, side, dtype=torch.uint8)
     try:
@@ -143,6 +143,7 @@ def _explained() -> Iterator[None]:
 
 def decode_into(target: Pixels, image: ImageFile, fit: Fit) -> None:
     """Bring an opened image into ``target`` (3, side, side), and close it."""
+    import numpy as np
     from PIL.Image import Resampling
 
     with _explained(), image:
@@ -171,6 +172,7 @@ def _as_rgb(image: Image) -> Image:
 
 def _from_16_bits(image: Image) -> Image:
     """Keep the upper 8 bits of grey values; the one that stands for transparent becomes white."""
+    import numpy as np
     from PIL.Image import fromarray
 
     values = np.array(image, dtype=np.int64)

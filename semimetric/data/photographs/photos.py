@@ -19,7 +19,6 @@ from semimetric.core.errors import DataError, InputError
 from semimetric.data.examples import Examples
 from semimetric.data.photographs.images import (
     Fit,
-    Pixels,
     Undecodable,
     check_photo_options,
     decode_into,
@@ -30,6 +29,8 @@ from semimetric.data.photographs.images import (
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
+
+    from semimetric.data.photographs.images import Pixels
 
 _OPEN_AT_ONCE = 128
 

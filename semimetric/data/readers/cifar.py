@@ -6,15 +6,15 @@ import io
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from semimetric.core.errors import DataError
 from semimetric.data.benchmarks.official import check_content, find_file
-from semimetric.data.examples import Examples
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from semimetric.data.examples import Examples
 
 _PIXELS = 3 * 32 * 32
 _ROW = 1 + _PIXELS
@@ -22,7 +22,7 @@ _CLASSES = 10
 
 
 def cifar_variants(name: str) -> tuple[str, ...]:
-    """Return the relative paths under which a batch, say ``data_batch_1.bin``, is kept."""
+    """The relative paths under which a batch, say ``data_batch_1.bin``, may be."""
     pickled = name.removesuffix(".bin")
     return (name, f"cifar-10-batches-bin/{name}", pickled, f"cifar-10-batches-py/{pickled}")
 
@@ -41,6 +41,11 @@ def read_rows(path: Path) -> bytes:
 
 def parse_rows(rows: bytes, path: Path) -> Examples:
     """Turn rows into images (N, 3, 32, 32), red, green, blue, and labels; ``path`` is for the messages."""
+    import numpy as np
+    import torch
+
+    from semimetric.data.examples import Examples
+
     if not rows or len(rows) % _ROW:
         raise DataError(
             f"{path} is truncated or not a CIFAR-10 batch: it has {len(rows)} bytes, not a multiple of {_ROW}."
@@ -54,6 +59,10 @@ def parse_rows(rows: bytes, path: Path) -> Examples:
 
 def load_cifar(folder: Path, checksums: Mapping[str, str]) -> tuple[Examples, Examples]:
     """Load training and test examples from the batches in ``checksums``; ``test_batch.bin`` is the test set."""
+    import torch
+
+    from semimetric.data.examples import Examples
+
     batches = {}
     for name, sha256 in checksums.items():
         path = find_file(folder, name, cifar_variants(name))
@@ -67,13 +76,17 @@ def load_cifar(folder: Path, checksums: Mapping[str, str]) -> tuple[Examples, Ex
 
 
 def _byte_dtype(kind: str, *_: object) -> np.dtype[np.uint8]:
+    import numpy as np
+
     if kind not in ("u1", "|u1"):
         raise pickle.UnpicklingError(f"pixels are of type {kind!r}, not bytes")
     return np.dtype(np.uint8)
 
 
 def _allowed_names() -> dict[tuple[str, str], Callable[..., Any]]:
-    """Return all that a pickled batch may name: what rebuilds an array of bytes, old and new module names."""
+    """All that a pickled batch may name: what rebuilds an array of bytes, under old and new module names."""
+    import numpy as np
+
     reconstruct: Any = np.empty(0, np.uint8).__reduce__()[0]
     return {
         ("numpy.core.multiarray", "_reconstruct"): reconstruct,
@@ -89,17 +102,20 @@ class _BatchUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
         allowed = _allowed_names()
         if (module, name) not in allowed:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which a CIFAR-10 batch has no use for")
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which a CIFAR-10 batch never needs")
         return allowed[module, name]
 
 
 def _rows_of_pickle(content: bytes, path: Path) -> bytes:
+    import numpy as np
+
     try:
         batch = _BatchUnpickler(io.BytesIO(content), encoding="latin1").load()
     except Exception as error:  # a damaged pickle can raise almost anything
         raise DataError(f"{path} cannot be read as a CIFAR-10 batch: {error}.") from error
     pixels, labels = _field(batch, "data", path), _field(batch, "labels", path)
-    if not _is_table(pixels) or not _are_labels(labels) or len(pixels) != len(labels):
+    is_table = isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.shape[1:] == (_PIXELS,)
+    if not is_table or not _are_labels(labels) or len(pixels) != len(labels):
         raise DataError(
             f"{path} is not a CIFAR-10 batch: 'data' must be (N, {_PIXELS}) bytes, 'labels' N class numbers."
         )
@@ -113,10 +129,6 @@ def _field(batch: object, name: str, path: Path) -> Any:
             if key in batch:
                 return batch[key]
     raise DataError(f"{path} is not a CIFAR-10 batch: it has no {name!r}.")
-
-
-def _is_table(pixels: NDArray[np.uint8] | object) -> bool:
-    return isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.shape[1:] == (_PIXELS,)
 
 
 def _are_labels(labels: object) -> bool:

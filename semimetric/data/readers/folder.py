@@ -14,7 +14,11 @@ from semimetric.core.errors import InputError
 from semimetric.data.collection import Collection, NaturalKey, label_texts, natural_key, skipped_lines, tidy
 from semimetric.data.readers.delimited import find_column, listed, read_delimited
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".ppm", ".pgm")
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".jfif", ".png", ".webp", ".gif", ".bmp"),
+    *(".tif", ".tiff", ".avif", ".jp2", ".ppm", ".pgm"),
+)
+"""How the names of image files end, in lower case."""
 PATH_COLUMNS = ("path", "file", "filename", "image", "name")
 """Usual names of the column with paths in a list of labels; the first that is there counts."""
 LABEL_COLUMNS = ("label", "class", "species", "category")
@@ -23,7 +27,7 @@ LABEL_COLUMNS = ("label", "class", "species", "category")
 _UNLABELLED_FOLDERS = ("unlabelled", "unlabeled", "-1")
 _CLUTTER = ("thumbs.db", "desktop.ini", "__macosx")
 
-Identity = tuple[int, int]
+FileId = tuple[int, int]
 """Device and inode: the same for all names of a file."""
 
 
@@ -78,7 +82,7 @@ def _files_in(root: Path, folders_are_classes: bool, skipped: dict[str, str]) ->
     """Yield all files but hidden ones; links to folders are followed, but no folder is read twice."""
     first = _Place((), root)
     ahead = [(first.precedence, first)]
-    seen: set[Identity] = set()
+    seen: set[FileId] = set()
     while ahead:
         _, folder = heapq.heappop(ahead)
         for place in _contents(folder, folders_are_classes, seen, skipped):
@@ -88,7 +92,7 @@ def _files_in(root: Path, folders_are_classes: bool, skipped: dict[str, str]) ->
                 yield place
 
 
-def _contents(folder: _Place, folders_are_classes: bool, seen: set[Identity], skipped: dict[str, str]) -> list[_Place]:
+def _contents(folder: _Place, folders_are_classes: bool, seen: set[FileId], skipped: dict[str, str]) -> list[_Place]:
     """List what is in a folder, unless it cannot be read or is in ``seen``, to which it is added."""
     try:
         identity, entries = _identity(os.stat(folder.path)), os.listdir(folder.path)
@@ -121,13 +125,13 @@ def _class_of(folder: str) -> str | None:
     return None if label.lower() in ("", *_UNLABELLED_FOLDERS) else label
 
 
-def _identity(status: os.stat_result) -> Identity:
+def _identity(status: os.stat_result) -> FileId:
     return status.st_dev, status.st_ino
 
 
-def _images_among(files: Iterable[_Place], skipped: dict[str, str]) -> dict[Identity, _Place]:
+def _images_among(files: Iterable[_Place], skipped: dict[str, str]) -> dict[FileId, _Place]:
     """Keep each image once, under its first name, as far as can be told without opening it."""
-    found: dict[Identity, _Place] = {}
+    found: dict[FileId, _Place] = {}
     for place in sorted(files, key=lambda place: place.precedence):
         try:
             if place.path.suffix.lower() not in IMAGE_SUFFIXES:
@@ -140,7 +144,7 @@ def _images_among(files: Iterable[_Place], skipped: dict[str, str]) -> dict[Iden
     return found
 
 
-def _readable(path: Path) -> Identity:
+def _readable(path: Path) -> FileId:
     """Return the identity of a file that can be read and has content."""
     try:
         status = os.stat(path)
@@ -178,12 +182,12 @@ def _needed_column(
 
 
 def _listed_labels(
-    listing: _Listing, folder: Path, files: dict[Identity, _Place], skipped: dict[str, str]
-) -> dict[Identity, str | None]:
+    listing: _Listing, folder: Path, files: dict[FileId, _Place], skipped: dict[str, str]
+) -> dict[FileId, str | None]:
     """Look up the label of each file; ``files`` gains what only the list names, and loses contradictions."""
     skipped.pop(_place_at(listing.source, folder).name, None)
     skipped |= listing.skipped
-    given: dict[Identity, dict[int, str | None]] = {}
+    given: dict[FileId, dict[int, str | None]] = {}
     for number, text, label in listing.rows:
         try:
             path = _located(text, (folder, listing.source.parent))
@@ -218,7 +222,7 @@ def _located(text: str, folders: Sequence[Path]) -> Path:
     raise _Unfit(f"there is no file {text.strip()}")
 
 
-def _named_file(path: Path, text: str) -> Identity:
+def _named_file(path: Path, text: str) -> FileId:
     try:
         return _readable(path)
     except _Unfit as reason:
@@ -239,10 +243,10 @@ def _contradiction(name: str, labels: Mapping[int, str | None]) -> dict[str, str
 
 
 def _collection(
-    folder: Path, files: Mapping[Identity, _Place], label_of: Mapping[Identity, str | None], skipped: dict[str, str]
+    folder: Path, files: Mapping[FileId, _Place], label_of: Mapping[FileId, str | None], skipped: dict[str, str]
 ) -> Collection:
     """Put the photographs in natural order, file by file and folder by folder."""
-    found: dict[str, Identity] = {}
+    found: dict[str, FileId] = {}
     for identity, place in sorted(files.items(), key=lambda item: item[1].precedence[2:]):
         if place.name in found:
             skipped[place.name] = "another file has this name, if bytes that are not UTF-8 are written out; rename one"

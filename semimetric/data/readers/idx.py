@@ -7,29 +7,31 @@ import math
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from semimetric.core.errors import DataError
 from semimetric.data.benchmarks.official import check_content, find_file
-from semimetric.data.examples import Examples
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from semimetric.data.examples import Examples
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def idx_variants(name: str) -> tuple[str, ...]:
-    """Return the names under which an official file, say ``train-images-idx3-ubyte``, is kept.
+    """The names under which an official file, say ``train-images-idx3-ubyte``, may be; the first is the published one.
 
-    First the one that is published: a fetched file then goes before a damaged copy under another name.
+    A fetched file is thus found before a damaged copy under another name.
     """
     dotted = name.replace("-idx", ".idx")
     return (f"{name}.gz", name, f"{dotted}.gz", dotted)
 
 
 def read_content(path: Path) -> bytes:
-    """Read a file, uncompressed; whether it is gzip is told by its first bytes, not by its name."""
+    """Read a file, uncompressed; its first bytes, not its name, say whether it is gzip."""
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
@@ -43,6 +45,8 @@ def parse_idx(content: bytes, path: Path, dimensions: int) -> NDArray[np.uint8]:
     The header is two zero bytes, the type (8: unsigned byte), the number of dimensions, then each length as a
     big-endian 32-bit integer.
     """
+    import numpy as np
+
     header = 4 + 4 * dimensions
     if content[:4] != bytes((0, 0, 8, dimensions)):
         raise DataError(
@@ -80,6 +84,10 @@ def load_idx(folder: Path, checksums: Mapping[str, str]) -> tuple[Examples, Exam
 
 
 def _pair_up(images: NDArray[np.uint8], labels: NDArray[np.uint8], path: Path) -> Examples:
+    import torch
+
+    from semimetric.data.examples import Examples
+
     if len(images) != len(labels):
         raise DataError(f"{path} has {len(images)} images, but its labels file has {len(labels)} labels.")
     return Examples(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels).long())

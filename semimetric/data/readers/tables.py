@@ -7,15 +7,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from semimetric.core.errors import InputError
 from semimetric.data.collection import Collection, label_texts, skipped_lines
 from semimetric.data.readers.delimited import as_number, check_columns, find_column, listed, read_delimited
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
 
 LABEL_COLUMNS = ("label", "y")
 """Usual names of the column with labels in a table."""
@@ -27,8 +28,6 @@ NAME_ARRAYS = ("names", "ids")
 
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?[0-9]*,[0-9]+\s*")
-
-Array = NDArray[Any]
 
 
 class _Column(Protocol):
@@ -47,6 +46,8 @@ class _TextColumn:
 
     def numbers(self) -> Array | None:
         """Numbers, if at least half of what is not empty is a number."""
+        import numpy as np
+
         numbers = [as_number(text) for text in self.texts]
         known = sum(number is not None for number in numbers)
         if known == 0 or 2 * known < sum(bool(text.strip()) for text in self.texts):
@@ -161,6 +162,8 @@ def _rows_of(
     wanted: Sequence[str] = (),
 ) -> _Rows:
     """Tell the columns apart: one may hold labels, one ids, and all others, or those ``wanted``, must be numbers."""
+    import numpy as np
+
     names = list(columns)
     label = None if wanted else _label_column(names, label_column, source)
     unclaimed = [name for name in names if name != label]
@@ -209,6 +212,8 @@ def _read_arrays(source: Path, label_column: str | None, id_column: str | None) 
 
 def _arrays_in(file: BinaryIO, source: Path) -> Mapping[str, Array]:
     """Open .npz without reading the arrays; the single array of .npy is called X."""
+    import numpy as np
+
     try:
         loaded = np.load(file, allow_pickle=False)
     except Exception as error:  # a damaged file can raise almost anything
@@ -282,6 +287,9 @@ def _texts_of(arrays: Mapping[str, Array], name: str, count: int, source: Path) 
 
 def _collection(rows: _Rows, skipped: dict[str, str]) -> Collection:
     """Leave out the rows with a feature that is not finite in float32, and name the others."""
+    import numpy as np
+    import torch
+
     with np.errstate(over="ignore"):
         features = rows.features.astype(np.float32)
     finite = np.isfinite(features)

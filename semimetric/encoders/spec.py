@@ -1,0 +1,51 @@
+"""What is known about an encoder: how to build it, and how to recognise and load its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Shape = tuple[int, ...]
+
+
+def _never(tensors: Mapping[str, Tensor]) -> bool:
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderSpec:
+    """An encoder by name. With ``load`` it is pretrained on photographs, else it starts from random numbers alone.
+
+    A pretrained encoder takes RGB images (N, 3, H, W) normalised by the statistics of ImageNet.
+
+    Parameters
+    ----------
+    name : str
+        Name for ``build_encoder`` and the command line.
+    build : callable
+        The encoder from torch's random numbers, for the shape of one example and ``init``; refuses a shape that does
+        not fit.
+    load : callable, optional
+        The encoder with the weights of a file.
+    recognises : callable
+        Whether a file with these tensors by name is for this encoder; by default never.
+    rebuild : callable, optional
+        The encoder with the tensors of its ``state_dict``. If left out, it is built and the tensors are loaded.
+    smallest : int
+        Smallest height and width of the photographs that a pretrained encoder takes.
+    checkpoint : str
+        Name under which torchvision keeps weights for it, such as "googlenet" of googlenet-1378be20.pth.
+    """
+
+    name: str
+    build: Callable[[Shape, str], nn.Module]
+    load: Callable[[Path], nn.Module] | None = None
+    recognises: Callable[[Mapping[str, Tensor]], bool] = _never
+    rebuild: Callable[[Mapping[str, Tensor]], nn.Module] | None = None
+    smallest: int = 64
+    checkpoint: str = ""
