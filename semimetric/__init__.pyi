@@ -18,6 +18,7 @@ from semimetric.metric import Metric, minimize_angular
 from semimetric.mining import mine_triplets
 from semimetric.pipeline.linear import GuardWarning, LinearFit, learn_metric
 from semimetric.pipeline.presets import training_settings
+from semimetric.search import open_index, register_index
 from semimetric.serve.suggest import suggest
 from semimetric.training import Trainer, TrainingData, TrainingSettings
 
@@ -50,10 +51,12 @@ __all__ = [
     "minimize_angular",
     "nearest_neighbors",
     "nmi",
+    "open_index",
     "propagate_affinities",
     "propagated_affinity_matrix",
     "read_collection",
     "recall_at_k",
+    "register_index",
     "save",
     "suggest",
     "training_settings",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from torch import Tensor
 
 from semimetric.cli.console import (
     AsJson,
@@ -20,14 +20,14 @@ from semimetric.cli.console import (
     showing_progress,
     stderr,
 )
-from semimetric.core.errors import InputError, RunError
+from semimetric.core.errors import InputError
 from semimetric.core.files import check_output
 from semimetric.data import Collection
 from semimetric.data.readers.folder import IMAGE_SUFFIXES
 from semimetric.data.readers.tables import TABLE_SUFFIXES
 from semimetric.estimators.runs import Loaded, open_run
 from semimetric.reporting.progress import RichProgress
-from semimetric.search import ExactIndex, FaissIndex, Hits, MilvusIndex
+from semimetric.search import Hits, build_index, check_place, search_run_index
 from semimetric.serve.bulk import (
     Embedded,
     check_fits,
@@ -52,9 +52,6 @@ SHOWN = 3
 """Files that could not be read and are named on the terminal; --json names all."""
 
 SAME_COMMAND = "the same command continues"
-
-ROUNDING = 1e-4
-"""How far a squared distance of single precision may be off, as a share of the squared lengths."""
 
 
 def embed(
@@ -117,7 +114,7 @@ def search(
 ) -> None:
     """Find the examples of a run that are most like others."""
     if index is not None:
-        _check_index(index, run)
+        check_place(index, "--index", existing=True)
     with showing_progress() as progress:
         loaded = load_run(run, device)
         sources = list(dict.fromkeys(queries))
@@ -126,7 +123,7 @@ def search(
         if not asked.names:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in list(asked.skipped.items())[:SHOWN])
             raise InputError(f"no query can be read. {reasons}.")
-        hits = _find(loaded, asked.embeddings, k, index, collection)
+        hits = search_run_index(index, loaded.estimator.learned_.embeddings, asked.embeddings, k, collection)
     found = {name: _listed(loaded, hits, row) for row, name in enumerate(asked.names)}
     if as_json:
         print_json({"hits": found, "skipped": asked.skipped})
@@ -139,29 +136,22 @@ def search(
 def index(
     run: RunFolder,
     to: Annotated[
-        str, typer.Option(help="Where: a file ending in .faiss, a folder ending in .db (Milvus Lite), or a Milvus URL.")
+        str,
+        typer.Option(
+            help="Where: a file ending in .npy or .faiss, a folder ending in .db (Milvus Lite), or a Milvus URL."
+        ),
     ],
     collection: Annotated[str, typer.Option(help="Name of the collection in Milvus.")] = "semimetric",
     replace: Annotated[bool, typer.Option("--replace", help="Replace what is there.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Put the embeddings of a run into an index for search among millions; interrupted, the same command continues."""
-    _check_place(to, "--to")
-    if to.endswith(".faiss") and "://" not in to:
-        check_output(Path(to), _inputs(run), replace, "--to", "--replace")
+    check_place(to, "--to").check_new(to, _inputs(run), replace, "--to", "--replace")
     with showing_progress(SAME_COMMAND) as progress:
         loaded = load_run(run, "cpu")
         embeddings = loaded.estimator.learned_.embeddings
-        if to.endswith(".faiss"):
-            FaissIndex.build(embeddings, "hnsw").save(to)
-        else:
-            with MilvusIndex(to, collection, embeddings.shape[1]) as milvus:
-                milvus.load(
-                    embeddings,
-                    loaded.examples.names,
-                    progress=lambda done, total: progress.stage("indexing", done, total),
-                    replace=replace,
-                )
+        stage = partial(progress.stage, "indexing")
+        build_index(to, embeddings, loaded.examples.names, collection=collection, replace=replace, progress=stage)
     if as_json:
         print_json({"examples": len(embeddings), "to": to})
         return
@@ -251,21 +241,6 @@ def tell_skipped(embedded: Embedded) -> None:
         say(f"and {len(embedded.skipped) - SHOWN} more; --json names all")
 
 
-def _check_place(place: str, option: str) -> None:
-    """Refuse what is no place of an index."""
-    if "://" not in place and not place.endswith((".faiss", ".db")):
-        raise InputError(
-            f"{option} must end in .faiss or .db (Milvus Lite), or be the URL of a Milvus server, got {place!r}."
-        )
-
-
-def _check_index(index: str, run: Path) -> None:
-    """Refuse an index that is not there, before Milvus Lite makes an empty one."""
-    _check_place(index, "--index")
-    if "://" not in index and not Path(index).exists():
-        raise InputError(f"--index {index!r} is not there. Make it with: semimetric index {run} --to {index}")
-
-
 def _examples_of(loaded: Loaded, query: Path, label_column: str | None, id_column: str | None) -> Collection:
     """What a query names: one photograph, or a folder or table of examples."""
     suffix, kind = query.suffix.lower(), loaded.estimator.learned_.built.kind
@@ -285,39 +260,6 @@ def _asked(
     for piece in embed_chunks(loaded, found, progress):
         skipped = {before + name: reason for name, reason in (earlier | piece.skipped).items()}
         yield Embedded(tuple(before + name for name in piece.names), piece.embeddings, skipped)
-
-
-def _find(loaded: Loaded, queries: Tensor, k: int, index: str | None, collection: str) -> Hits:
-    stored = loaded.estimator.learned_.embeddings
-    if index is None:
-        return ExactIndex(stored).search(queries, k)
-    if index.endswith(".faiss"):
-        faiss = FaissIndex.load(index)
-        _check_whole(index, len(faiss), stored)
-        hits = faiss.search(queries, k)
-    else:
-        with MilvusIndex(index, collection, stored.shape[1]) as milvus:
-            _check_whole(index, len(milvus), stored)
-            hits = milvus.search(queries, k)
-    _check_hits(index, hits, queries, stored)
-    return hits
-
-
-def _check_whole(index: str, count: int, stored: Tensor) -> None:
-    if count != len(stored):
-        raise RunError(
-            f"--index {index} holds {count} examples and the run {len(stored)}: it is of another run, or was "
-            "interrupted. Make it again with: semimetric index"
-        )
-
-
-def _check_hits(index: str, hits: Hits, queries: Tensor, stored: Tensor) -> None:
-    """Refuse an index of another run: what it finds is not where the examples of this run lie."""
-    found, asked = stored[hits.rows].double(), queries.double()[:, None, :]
-    squares = (found - asked).square().sum(2)
-    allowed = ROUNDING * (found.square().sum(2) + asked.square().sum(2))
-    if bool(((hits.distances.square() - squares).abs() > allowed).any()):
-        raise RunError(f"--index {index} is of another run. Make one of this run with: semimetric index")
 
 
 def _listed(loaded: Loaded, hits: Hits, row: int) -> list[dict[str, Any]]:

@@ -75,7 +75,7 @@ def test_a_url_goes_the_same_way(tmp_path: Path, points: torch.Tensor, monkeypat
         index.load(points)
         assert len(index) == 600
         assert index.search(points[:5], 1).rows.flatten().tolist() == [0, 1, 2, 3, 4]
-        assert "secret" not in repr(vars(index))
+        assert "secret" not in repr(vars(index._collection))
     server.stop()
 
 
@@ -130,7 +130,7 @@ def test_another_run_is_refused_or_replaced(tmp_path: Path, points: torch.Tensor
         assert len(index) == 100
         assert index.search(points[5:6] + 1, 1).rows.item() == 5
     with MilvusIndex(tmp_path / "run.db", "run", 3) as narrow:
-        with pytest.raises(InputError, match="width must be 12, as collection 'run' has it, got 3"):
+        with pytest.raises(InputError, match="width must be 12, the width of collection 'run', got 3"):
             narrow.search(torch.zeros(1, 3), 1)
         with pytest.raises(InputError, match="another run"):
             narrow.load(points[:, :3])
@@ -160,6 +160,7 @@ def test_a_collection_half_made_by_a_killed_process_is_made_again(
 ) -> None:
     half = tmp_path / "run.db" / "collections" / "run"
     half.mkdir(parents=True)
+    (tmp_path / "run.db" / "LOCK").touch()
     if left != "folder":
         (half / "schema.json.tmp").write_text("{")
     with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
@@ -227,7 +228,7 @@ def test_refuses_uris(uri: str, message: str) -> None:
 
 def test_refusals(tmp_path: Path, points: torch.Tensor) -> None:
     (tmp_path / "old.db").write_bytes(b"SQLite format 3")
-    with pytest.raises(InputError, match="is a file, and Milvus Lite keeps its data in a folder"):
+    with pytest.raises(InputError, match="is a file, and Milvus Lite needs a folder"):
         MilvusIndex(tmp_path / "old.db", "run", 12)
     with pytest.raises(InputError, match="name must be letters, digits and underscores"):
         MilvusIndex(tmp_path / "run.db", "a run", 12)
