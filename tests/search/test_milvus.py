@@ -11,7 +11,7 @@ import torch
 from helpers.search import recall
 
 from semimetric.core.errors import InputError, RunError
-from semimetric.search import ExactIndex, FaissIndex, MilvusIndex
+from semimetric.search import ExactIndex, FaissIndex, MilvusIndex, build_index, open_index
 from semimetric.search.milvus_lite_server import LiteServer
 
 pytest.importorskip("pymilvus", reason="needs semimetric[milvus]")
@@ -76,6 +76,8 @@ def test_a_url_goes_the_same_way(tmp_path: Path, points: torch.Tensor, monkeypat
         assert len(index) == 600
         assert index.search(points[:5], 1).rows.flatten().tolist() == [0, 1, 2, 3, 4]
         assert "secret" not in repr(vars(index._collection))
+    with open_index(server.address, 12, collection="run") as index:
+        assert len(index) == 600
     server.stop()
 
 
@@ -224,6 +226,33 @@ def test_refuses_uris(uri: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as refused:
         MilvusIndex(uri, "run", 12)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("inside", ["notes.txt", "collections/semimetric/notes.txt"])
+def test_a_folder_with_other_files_is_never_touched(tmp_path: Path, inside: str, replace: bool) -> None:
+    kept = tmp_path / "mine.db" / inside
+    kept.parent.mkdir(parents=True)
+    kept.write_text("precious")
+    before = sorted(tmp_path.rglob("*"))
+    for attempt in (
+        lambda: build_index(tmp_path / "mine.db", torch.eye(3), replace=replace),
+        lambda: open_index(tmp_path / "mine.db", 3),
+        lambda: MilvusIndex(tmp_path / "mine.db", "semimetric", 3),
+    ):
+        with pytest.raises(InputError, match=r"mine\.db' holds files that are not of Milvus Lite\. Name another"):
+            attempt()
+    assert sorted(tmp_path.rglob("*")) == before
+    assert kept.read_text() == "precious"
+
+
+def test_an_empty_folder_is_used(tmp_path: Path) -> None:
+    (tmp_path / "run.db").mkdir()
+    build_index(tmp_path / "run.db", torch.eye(3), collection="mine")
+    with open_index(tmp_path / "run.db", 3, collection="mine") as index:
+        assert len(index) == 3
+    with open_index(tmp_path / "run.db", 3) as other, pytest.raises(InputError, match="is no collection"):
+        len(other)
 
 
 def test_refusals(tmp_path: Path, points: torch.Tensor) -> None:
