@@ -87,7 +87,7 @@ class IndexBackend:
 
 _HOMES = {"exact": "exact", "faiss": "faiss_index", "milvus": "milvus_index"}
 INDEXES: Registry[IndexBackend] = Registry(
-    "index", "semimetric.indexes", {name: f"semimetric.search.{home}:BACKEND" for name, home in _HOMES.items()}
+    "search backend", "semimetric.indexes", {name: f"semimetric.search.{home}:BACKEND" for name, home in _HOMES.items()}
 )
 
 

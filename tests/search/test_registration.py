@@ -50,7 +50,7 @@ def test_a_registered_backend_builds_opens_and_searches(tmp_path: Path, make_clu
 def test_messages_name_a_registered_backend() -> None:
     with pytest.raises(InputError, match=r"place must be one of: .*; a file ending in \.txt \(text\)\. Got 'run'"):
         check_place("run")
-    with pytest.raises(InputError, match="there is a index 'text' already"):
+    with pytest.raises(InputError, match="there is a search backend 'text' already"):
         sm.register_index(text_index.BACKEND)
 
 
