@@ -127,7 +127,7 @@ def test_the_index_of_a_run_is_searched_like_the_run(place: str, points: torch.T
         search_run_index(place, points.roll(1, 0), points, 4, "semimetric")
 
 
-@pytest.mark.parametrize("place", ["run", "run.txt", "", "ftp://host/run.faiss", "http//host"])
+@pytest.mark.parametrize("place", ["run", "run.other", "", "ftp://host/run.faiss", "http//host"])
 def test_an_unknown_place_is_answered_with_those_that_are_known(place: str) -> None:
     known = "; ".join(backend.places for backend in INDEXES.values())
     with pytest.raises(InputError) as refused:
