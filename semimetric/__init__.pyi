@@ -19,6 +19,7 @@ from semimetric.metric import Metric, minimize_angular
 from semimetric.mining import mine_triplets
 from semimetric.pipeline.linear import GuardWarning, LinearFit, learn_metric
 from semimetric.pipeline.presets import training_settings
+from semimetric.search import open_index, register_index
 from semimetric.serve.suggest import suggest
 from semimetric.training import Trainer, TrainingData, TrainingSettings
 
@@ -54,6 +55,7 @@ __all__ = [
     "minimize_angular",
     "nearest_neighbors",
     "nmi",
+    "open_index",
     "propagate_affinities",
     "propagated_affinity_matrix",
     "read_collection",
@@ -61,6 +63,7 @@ __all__ = [
     "register_method",
     "register_dataset",
     "register_encoder",
+    "register_index",
     "save",
     "suggest",
     "training_settings",

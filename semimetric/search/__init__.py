@@ -1,4 +1,4 @@
-"""Searching the embeddings of a run: exactly, with FAISS, or in Milvus."""
+"""Nearest-neighbour search in embeddings: exact, FAISS, Milvus, and backends that other packages add."""
 
 from semimetric.core.lazy import attach
 

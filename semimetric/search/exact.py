@@ -1,45 +1,50 @@
-"""Exact search by blocks of queries and of stored vectors, on the CPU or the GPU; needs no further package."""
+"""Exact search in blocks of queries and of stored vectors, on the CPU or the GPU, without further packages."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from semimetric.core.errors import RunError
+from semimetric.core.files import write_atomically
 from semimetric.search.hits import Hits, check_k, check_rows, joined
+from semimetric.search.index import Index, IndexBackend
 
 BLOCK_ENTRIES = 1 << 23
-"""Numbers in the largest array of a search: 64 MiB in float64, whatever the number of vectors and queries."""
+"""Entries of the largest array of a search: 64 MiB in float64, for any number of vectors and queries."""
 
 
-class ExactIndex:
-    """Vectors (N, d) that are all looked at for each query.
+class ExactIndex(Index):
+    """Compares each query with all vectors.
 
-    They stay where they are and in the precision they have; distances are computed there, in float64.
+    The vectors keep their device and precision. Distances are computed on that device, in float64.
+
+    Parameters
+    ----------
+    embeddings : (N, d) array
     """
 
     def __init__(self, embeddings: Any) -> None:
         self._stored = check_rows(embeddings, "embeddings")
+        self.width = self._stored.shape[1]
         self._centre = self._stored.mean(0, dtype=torch.float64)
 
     def __len__(self) -> int:
         return len(self._stored)
 
     def search(self, queries: Any, k: int) -> Hits:
-        """The ``k`` stored vectors nearest to each query, or all where fewer are stored.
+        """Find the ``k`` nearest stored vectors of each query, or all if fewer are stored.
 
-        Equal distances are listed by row number. Distances are those of differences, so that a copy of a query is at
-        exactly 0; the expanded square only preselects.
-
-        Parameters
-        ----------
-        queries : (Q, d) array
-        k : at least 1
+        Hits at equal distances are sorted by row. Distances are computed from differences, so a copy of a query is at
+        exactly 0. The expanded square only preselects candidates.
         """
-        asked = check_rows(queries, "queries", self._stored.shape[1]).to(self._stored.device)
+        asked = check_rows(queries, "queries", self.width).to(self._stored.device)
         k = min(check_k(k), len(self))
-        size = max(1, min(len(self), BLOCK_ENTRIES // self._stored.shape[1]))
+        size = max(1, min(len(self), BLOCK_ENTRIES // self.width))
         blocks = asked.split(max(1, BLOCK_ENTRIES // max(size, 2 * k)))
         best: list[Hits | None] = [None] * len(blocks)
         for start in range(0, len(self), size):
@@ -57,10 +62,10 @@ class _Part:
         self._squares = self._around.square().sum(1)
 
     def search(self, queries: Tensor, k: int) -> Hits:
-        """Hits of queries (B, d); fewer than ``k`` where the part is smaller.
+        """Hits of queries (B, d); fewer than ``k`` if the part is smaller.
 
-        |y|^2 - 2 xy picks every candidate that rounding could have moved past the k-th, however many they are;
-        distances of differences decide among them.
+        |y|^2 - 2 xy selects every candidate that rounding could have moved past the k-th. Distances of differences
+        decide among them.
         """
         queries, k = queries.double(), min(k, len(self._stored))
         asked = queries - self._centre
@@ -76,7 +81,7 @@ class _Part:
         return joined([self._decided(some, candidates, k) for some, candidates in pieces])
 
     def _rounding(self, squares: Tensor) -> Tensor:
-        """How far two expanded squares of queries with these |x|^2 can be off, with a margin.
+        """Bound on the rounding error of two expanded squares of queries with these |x|^2.
 
         Each is a sum of d + 2 terms below 2 (|x|^2 + |y|^2), and centring rounds each coordinate once.
         """
@@ -91,9 +96,30 @@ class _Part:
 
 
 def _merged(earlier: Hits | None, later: Hits, k: int) -> Hits:
-    """The ``k`` nearest of both; ``earlier`` has the smaller rows, and so stays first where distances are equal."""
+    """The ``k`` nearest of both. ``earlier`` has the smaller rows, so it comes first at equal distances."""
     if earlier is None:
         return later
     distances, order = torch.cat([earlier.distances, later.distances], dim=1).sort(dim=1, stable=True)
     rows = torch.cat([earlier.rows, later.rows], dim=1).gather(1, order)
     return Hits(rows[:, :k], distances[:, :k])
+
+
+def _open(place: str, *_: object) -> ExactIndex:
+    try:
+        return ExactIndex(np.load(place, allow_pickle=False))
+    except (OSError, EOFError, ValueError) as error:
+        raise RunError(f"{place} cannot be read: {error}. Build the index again.") from error
+
+
+def _build(place: str, embeddings: Any, *_: object) -> None:
+    stored = check_rows(embeddings, "embeddings")
+    array = stored.to("cpu", torch.promote_types(stored.dtype, torch.float32)).numpy()
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            np.save(file, array)
+
+    write_atomically(Path(place), write)
+
+
+BACKEND = IndexBackend("exact", "a file ending in .npy (exact search)", _open, _build, suffixes=(".npy",))

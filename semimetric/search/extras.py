@@ -1,4 +1,4 @@
-"""Packages that not everybody has."""
+"""Optional packages."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from semimetric.core.errors import InputError
 
 
 def import_extra(module: str, extra: str) -> ModuleType:
-    """Import ``module``; where it cannot be, say which extra brings it.
+    """Import ``module``, or raise an InputError that names the extra to install.
 
-    A package that is installed but does not fit its own dependencies tends to raise a RuntimeError when imported.
+    A package with incompatible dependencies often raises RuntimeError on import.
     """
     try:
         return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Search with FAISS on the CPU: all vectors, or a graph of them; an index can be kept in a file."""
+"""Search with FAISS on the CPU: exhaustive, or approximate with a graph. An index can be saved to a file."""
 
 from __future__ import annotations
 
@@ -11,31 +11,39 @@ from torch import Tensor
 
 from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError, RunError
-from semimetric.core.files import write_atomically
+from semimetric.core.files import check_output, write_atomically
 from semimetric.search.exact import BLOCK_ENTRIES
 from semimetric.search.extras import import_extra
 from semimetric.search.hits import Hits, check_k, joined, nearest_first, single_precision
 from semimetric.search.hnsw import HnswSettings
+from semimetric.search.index import Index, IndexBackend
 
 KINDS = ("flat", "hnsw")
 _MARK = b"semimetric faiss"
 
 
-class FaissIndex:
-    """Vectors (N, d) in single precision, in an index of FAISS that ``build`` or ``load`` makes."""
+class FaissIndex(Index):
+    """Vectors (N, d) in single precision in a FAISS index; made by ``build`` or ``load``.
+
+    Parameters
+    ----------
+    index : faiss.IndexFlatL2 or faiss.IndexHNSWFlat
+    """
 
     def __init__(self, index: Any) -> None:
         self._index = index
+        self.width: int = index.d
 
     @classmethod
     def build(cls, embeddings: Any, kind: str = "flat", settings: HnswSettings | None = None) -> FaissIndex:
-        """An index of embeddings (N, d).
+        """Build an index.
 
-        FAISS uses as many threads as OMP_NUM_THREADS says; a graph is the same every time only with one.
+        FAISS uses OMP_NUM_THREADS threads. The graph is reproducible only with one thread.
 
         Parameters
         ----------
-        kind : "flat", which looks at every vector, or "hnsw", which follows a graph and may miss some
+        embeddings : (N, d) array
+        kind : "flat" compares each query with all vectors; "hnsw" searches a graph and may miss some
         settings : of the graph
         """
         check_choice(kind, KINDS, "kind")
@@ -47,7 +55,7 @@ class FaissIndex:
 
     @classmethod
     def load(cls, path: Path | str) -> FaissIndex:
-        """Read what ``save`` wrote; a file that is damaged or of another program is refused before FAISS sees it."""
+        """Load what ``save`` wrote. A damaged or foreign file is refused before FAISS reads it."""
         path = Path(path)
         if not path.is_file():
             raise InputError(f"path names the file {path}, which is not there. Give the path of a saved index.")
@@ -56,10 +64,9 @@ class FaissIndex:
         return cls(faiss.read_index(str(path)))
 
     def save(self, path: Path | str) -> None:
-        """Write the index to a file that ``load`` reads, and FAISS itself, too."""
+        """Write the index to a file, replacing one that exists. FAISS itself can read it, too."""
         path = Path(path)
-        if not path.parent.is_dir():
-            raise InputError(f"path {str(path)!r} cannot be written: there is no folder {str(path.parent)!r}. Make it.")
+        check_output(path, overwrite=True, option="path")
         faiss = import_extra("faiss", "faiss")
 
         def write(temporary: Path) -> None:
@@ -68,8 +75,6 @@ class FaissIndex:
             with temporary.open("ab") as file:
                 file.write(seal)
 
-        if path.is_dir():
-            raise InputError(f"path {str(path)!r} is a folder. Name a file.")
         try:
             write_atomically(path, write)
         except OSError as error:
@@ -80,16 +85,16 @@ class FaissIndex:
 
     @property
     def kind(self) -> str:
-        """What was built: "flat" or "hnsw"."""
+        """Either "flat" or "hnsw"."""
         return "hnsw" if hasattr(self._index, "hnsw") else "flat"
 
     def search(self, queries: Any, k: int) -> Hits:
-        """The ``k`` stored vectors nearest to each query (Q, d), or all where fewer are stored.
+        """Find the ``k`` nearest stored vectors of each query, or all if fewer are stored.
 
-        FAISS finds them in single precision; their distances, and their order by distance and row, are computed
-        anew in float64. Among vectors at the same distance as the k-th, it is FAISS that picks.
+        FAISS finds them in single precision. Their distances and order are computed again in float64. Among vectors
+        at the distance of the k-th, FAISS chooses.
         """
-        asked = single_precision(queries, "queries", self._index.d)
+        asked = single_precision(queries, "queries", self.width)
         k = min(check_k(k), len(self))
         few = max(1, BLOCK_ENTRIES // (k * asked.shape[1]))
         pieces = [self._of_block(block, k) for block in asked.split(few)]
@@ -98,7 +103,7 @@ class FaissIndex:
     def _of_block(self, queries: Tensor, k: int) -> Hits:
         rows = self._index.search(queries.numpy(), k)[1]
         stranded = (rows < 0).any(1)
-        if stranded.any():  # parts of a graph may be out of reach: of many copies, or where nearly all are asked for
+        if stranded.any():  # the graph may be disconnected: with many copies, or if k is near N
             rows[stranded] = self._index.storage.search(queries.numpy()[stranded], k)[1]
         found = torch.from_numpy(self._index.reconstruct_batch(rows.ravel())).view(*rows.shape, -1)
         distances = (found.double() - queries.double()[:, None, :]).square().sum(2).sqrt()
@@ -114,9 +119,9 @@ def _graph(faiss: Any, width: int, settings: HnswSettings | None) -> Any:
 
 
 def _seal(path: Path, length: int) -> bytes:
-    """What ends a saved file: a mark, and the SHA-256 of the ``length`` bytes before it.
+    """End of a saved file: a mark and the SHA-256 of the ``length`` bytes before it.
 
-    FAISS reads an index without looking at what comes after it, and follows damaged links out of its memory.
+    FAISS ignores what follows an index, and crashes on damaged links.
     """
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -140,3 +145,12 @@ def _check_seal(path: Path) -> None:
         )
     if found != _seal(path, length):
         raise RunError(f"{path} is damaged: its contents do not fit their checksum. Build the index again and save it.")
+
+
+BACKEND = IndexBackend(
+    name="faiss",
+    places="a file ending in .faiss (FAISS)",
+    open=lambda place, *_: FaissIndex.load(place),
+    build=lambda place, embeddings, *_: FaissIndex.build(embeddings, "hnsw").save(place),
+    suffixes=(".faiss",),
+)

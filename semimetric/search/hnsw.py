@@ -1,4 +1,4 @@
-"""Settings of the graph that FAISS and Milvus search instead of looking at every vector."""
+"""Settings of the HNSW graph of FAISS and Milvus."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class HnswSettings:
     Attributes
     ----------
     m : int
-        Links of a vector in each layer; the lowest layer has twice as many. More find more and take more memory.
+        Links per vector and layer, twice as many in the lowest layer. More raise recall and memory.
     ef_construction : int
-        Candidates looked at for the links of a new vector. More make a better graph, more slowly.
+        Candidates considered for the links of a new vector. More raise recall and build time.
     ef_search : int
-        Candidates looked at for a query, at least k. More find more, more slowly.
+        Candidates considered for a query, at least k. More raise recall and search time.
     """
 
     m: int = 32

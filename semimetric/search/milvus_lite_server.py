@@ -1,4 +1,4 @@
-"""Milvus inside this process, on a folder: Milvus Lite, and what a killed process leaves in it."""
+"""Milvus Lite: Milvus inside this process, on a folder."""
 
 from __future__ import annotations
 
@@ -13,20 +13,11 @@ from semimetric.search.extras import import_extra
 class LiteServer:
     """Milvus Lite on one folder, for one user at a time.
 
-    ``MilvusClient`` would start it by itself, but not stop it, and the folder would stay locked until the process
-    ends.
+    ``MilvusClient`` would start it, but never stop it: the folder would stay locked until the process ends.
     """
 
     def __init__(self, folder: Path) -> None:
-        if not folder.parent.is_dir():
-            raise InputError(
-                f"uri {str(folder)!r} cannot be opened: there is no folder {str(folder.parent)!r}. Make it."
-            )
-        if folder.is_file():
-            raise InputError(
-                f"uri {str(folder)!r} is a file, and Milvus Lite keeps its data in a folder since version 3. "
-                "Name another one, and load the embeddings into it."
-            )
+        check_folder(folder, "uri")
         self._folder = folder
         self._manager = import_extra("milvus_lite.server_manager", "milvus").ServerManager()
         _keep_quiet()
@@ -34,7 +25,7 @@ class LiteServer:
         if address is None:
             raise RunError(
                 f"{folder} cannot be opened by Milvus Lite: another process, or another MilvusIndex of this one, has "
-                "it open, or it is no folder of Milvus Lite. Close the other one, or name another folder."
+                "it open. Close the other one, or name another folder."
             )
         self.address: str = address
 
@@ -43,20 +34,30 @@ class LiteServer:
         self._manager.release_server(str(self._folder))
 
     def clear_half_made(self, name: str) -> None:
-        """Remove a collection without a schema, which can be neither read nor made again nor dropped.
+        """Remove a collection without a schema: Milvus Lite can neither read, nor create, nor drop it.
 
-        Milvus Lite leaves one if it is killed while it makes a collection, or drops one.
+        A process that is killed while it creates or drops a collection leaves one.
         """
         collection = self._folder / "collections" / name
         if collection.is_dir() and not (collection / "schema.json").exists():
             shutil.rmtree(collection)
 
 
-def _keep_quiet() -> None:
-    """Let the log of Milvus Lite go where the program sends logs, and nowhere if it sends them nowhere.
+def check_folder(folder: Path, option: str) -> None:
+    """Refuse a folder that Milvus Lite cannot create, or that holds files of another program."""
+    if not folder.parent.is_dir():
+        raise InputError(
+            f"{option} {str(folder)!r} cannot be opened: there is no folder {str(folder.parent)!r}. Make it."
+        )
+    if folder.is_file():
+        raise InputError(f"{option} {str(folder)!r} is a file, and Milvus Lite needs a folder. Name another one.")
+    made_by_lite = (folder / "LOCK").is_file() and (folder / "collections").is_dir()
+    if not made_by_lite and any(path.is_file() for path in folder.rglob("*")):
+        raise InputError(f"{option} {str(folder)!r} holds files that are not of Milvus Lite. Name another folder.")
 
-    It would otherwise print a traceback for each error that is told in a sentence here.
-    """
+
+def _keep_quiet() -> None:
+    """Stop Milvus Lite from printing tracebacks of errors that are reported here; handlers of the program stay."""
     logger = logging.getLogger("milvus_lite")
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())

@@ -1,18 +1,17 @@
-r"""Which unlabelled examples would help most if they were labelled.
+r"""Suggest the unlabelled examples whose labels would help most.
 
-A label explains the examples near it, so those are worth labelling that bring labels near to what is unexplained. With
-embeddings z_i, what each example is taken for and how surely, and the set L of examples that have a label,
+A label explains the examples near it. With embeddings z_i, their class posteriors, and the set L of labelled examples,
 
     cost(L) = sum_i u_i min_{l in L} ||z_i - z_l||^2,        u_i = 1 - min(confidence_i, margin_i)
 
-where the margin is the difference between the two likeliest classes. Suggestions are the unlabelled examples that,
-added to L one after the other, lower the cost most: k-medoids of the uncertain examples, with the labelled ones as
-medoids that are there already. The cost is supermodular, so that taking the best at each step saves at least 1 - 1/e of
-what the best set would (G. L. Nemhauser, L. A. Wolsey, M. L. Fisher, Mathematical Programming 14, 1978).
+The margin is the difference between the two largest posteriors. Suggestions are chosen greedily: each is the unlabelled
+example that lowers the cost most when added to L. This is k-medoids of the uncertain examples with the labelled ones as
+given medoids. The cost is supermodular, so greedy selection saves at least 1 - 1/e of what the best set would (G. L.
+Nemhauser, L. A. Wolsey, M. L. Fisher, Mathematical Programming 14, 1978).
 
-Nothing weighs one aim against another. A suggestion saves much where many examples are near it (typical), where they
-are unsure (uncertain), and where no label and no earlier suggestion is near (diverse, and clusters without any label
-first). With few labels most of the cost is distance; with many, uncertainty is what sets examples apart.
+There are no weights to set. A suggestion saves much if many examples are near it (typical), if they are uncertain, and
+if no label and no earlier suggestion is near (diverse; clusters without a label come first). With few labels distance
+dominates the cost; with many labels uncertainty does.
 """
 
 from __future__ import annotations
@@ -27,25 +26,29 @@ from semimetric.core.arrays import as_tensor, check_features, check_finite, chec
 from semimetric.core.errors import InputError
 
 CANDIDATES = 2000
-"""With more unlabelled examples than this, or than ten for each suggestion, suggestions come from a sample of them."""
+"""Largest number of candidates (at least ten per suggestion); of more unlabelled examples a sample is drawn."""
 
 LEAST_UNCERTAINTY = 1e-6
-"""Of an example that is certain, so that among certain ones distance still counts."""
+"""Lower bound of u, so distance still ranks certain examples."""
 
 AT_ONCE = 32
-"""Candidates whose gain is brought up to date at a time."""
+"""Candidates whose gains are updated together."""
 
 BLOCK_ENTRIES = 1 << 25
-"""Distances held at once: 256 MiB."""
+"""Entries of a block of distances: 256 MiB."""
 
 
 class Suggestions(NamedTuple):
-    """What to label, the most helpful first, and why.
+    """Examples to label, the most helpful first, with reasons.
 
-    ``rows`` (n,) are numbers of examples. ``gains`` (n,) are the shares of the whole cost that each saves.
-    ``uncertainty`` (n,) is u of the example itself, ``distances`` (n,) how far it is from the nearest label or earlier
-    suggestion (without any: the root of the mean squared distance of two examples), and ``near`` (n,) how many
-    examples are nearer to it than to those.
+    Attributes
+    ----------
+    rows : (n,) row numbers of the examples
+    gains : (n,) share of the initial cost that each suggestion saves
+    uncertainty : (n,) u of each suggested example
+    distances : (n,) distance to the nearest label or earlier suggestion
+        Without any: the root of the mean squared distance between two examples.
+    near : (n,) number of examples that are nearer to the suggestion than to any label or earlier suggestion
     """
 
     rows: Tensor
@@ -56,30 +59,30 @@ class Suggestions(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Centred points (N, l) in float64, and the uncertainty u (N,) of each; where there is a label it is not asked."""
+    """Centred points (N, l) in float64 and their uncertainty u (N,), which is unused for labelled examples."""
 
     points: Tensor
     uncertainty: Tensor
 
 
 def suggest(embeddings: Any, labels: Any, shares: Any, confidence: Any, count: int, seed: int = 0) -> Suggestions:
-    """The ``count`` unlabelled examples whose labels would leave least unexplained.
+    """Suggest ``count`` unlabelled examples to label next, the most helpful first.
 
-    The posteriors may be those of ``Trainer.posteriors`` or ``class_posteriors``. Where a class has no label, its
-    examples are met because they lie far from all labels, whatever they are taken for.
+    Posteriors come from ``Trainer.posteriors`` or ``class_posteriors``. Examples of a class without labels are found
+    because they are far from all labels, whatever their predicted class.
 
     Parameters
     ----------
-    embeddings : (N, l) floating-point array; distances are Euclidean
-    labels : (N,) integers, -1 = unlabelled; there may be no label at all
-    shares : (N, C) class posteriors; C may be 0 where nothing is known
-    confidence : (N,) in [0, 1]
-    count : number of suggestions, at most that of the unlabelled examples
-    seed : draws the candidates where there are too many to try all, in proportion to their part of the cost
+    embeddings : (N, l) array, compared by Euclidean distance
+    labels : (N,) integers, -1 for unlabelled; all may be -1
+    shares : (N, C) class posteriors; C is 0 if no class is known
+    confidence : (N,) array in [0, 1]
+    count : int, number of suggestions, at most the number of unlabelled examples
+    seed : int, for the sample of candidates if there are more than 2,000 unlabelled examples
 
     Returns
     -------
-    Suggestions on the device of ``embeddings``
+    Suggestions, on the device of ``embeddings``
     """
     points = check_features(embeddings, "embeddings").double()
     known = check_labels(labels, len(points)).to(points.device) >= 0
@@ -94,10 +97,10 @@ def suggest(embeddings: Any, labels: Any, shares: Any, confidence: Any, count: i
 
 
 def _greedy(pool: Pool, nearest: Tensor, candidates: Tensor, count: int) -> Suggestions:
-    """The best candidate ``count`` times, given squared distances (N,) to the nearest label.
+    """Choose the best candidate ``count`` times, given squared distances (N,) to the nearest label.
 
-    Gains only shrink as labels come nearer, so that a gain computed earlier bounds that of now (M. Minoux, 1978), and
-    few are computed again: the largest, until the largest of all is one of now.
+    Gains never grow, so an earlier gain bounds the current one (M. Minoux, 1978). Only the largest gains are computed
+    again, until the largest of all is current.
     """
     whole = (pool.uncertainty * nearest).sum().clamp_min(torch.finfo(nearest.dtype).tiny)
     gains = _gains(pool, nearest, candidates)
@@ -117,7 +120,7 @@ def _greedy(pool: Pool, nearest: Tensor, candidates: Tensor, count: int) -> Sugg
 
 
 def _freshest(pool: Pool, nearest: Tensor, candidates: Tensor, gains: Tensor) -> int:
-    """Number of the candidate of largest gain; ``gains`` are bounds, and those that matter are renewed in place."""
+    """Number of the candidate with the largest gain; ``gains`` are upper bounds and are updated in place."""
     fresh = gains.isinf()
     while True:
         best = int(gains.argmax())
@@ -130,7 +133,7 @@ def _freshest(pool: Pool, nearest: Tensor, candidates: Tensor, gains: Tensor) ->
 
 
 def _gains(pool: Pool, nearest: Tensor, rows: Tensor) -> Tensor:
-    """What a label on each of ``rows`` (m,) alone would save, (m,)."""
+    """Cost (m,) that a label on each of ``rows`` (m,) alone would save."""
     saved = pool.points.new_zeros(len(rows))
     for block in _blocks(len(nearest), len(rows)):
         squares = _squares(pool.points[block], pool.points[rows])
@@ -139,10 +142,9 @@ def _gains(pool: Pool, nearest: Tensor, rows: Tensor) -> Tensor:
 
 
 def _to_labels(points: Tensor, known: Tensor) -> Tensor:
-    """Squared distance (N,) to the nearest labelled example; without any, the mean of that of two examples.
+    """Squared distance (N,) to the nearest labelled example; without any, the mean over pairs of examples.
 
-    So the first suggestion is amid many examples that are nearer to each other than usual, not where it is least far
-    from all.
+    The first suggestion then lies in a dense region, not at the centre of all examples.
     """
     if not bool(known.any()):
         return (2.0 * points.square().sum(1).mean()).expand(len(points))
@@ -151,9 +153,9 @@ def _to_labels(points: Tensor, known: Tensor) -> Tensor:
 
 
 def _candidates(cost: Tensor, allowed: Tensor, count: int, seed: int) -> Tensor:
-    """Rows that may be suggested, in ascending order: all that are ``allowed`` (N,), or a sample without replacement.
+    """Candidate rows in ascending order: all that are ``allowed`` (N,), or a sample without replacement.
 
-    An example is drawn in proportion to its ``cost`` (N,), as in k-means++, by the keys of P. S. Efraimidis and P. G.
+    Examples are drawn in proportion to their ``cost`` (N,), as in k-means++, by the keys of P. S. Efraimidis and P. G.
     Spirakis (Information Processing Letters 97, 2006).
     """
     rows = allowed.nonzero().flatten()
@@ -172,13 +174,13 @@ def _squares(points: Tensor, others: Tensor) -> Tensor:
 
 
 def _blocks(rows: int, columns: int) -> Iterator[slice]:
-    """Slices of ``rows`` such that a slice with so many columns is no larger than a block."""
+    """Slices of ``rows`` whose product with ``columns`` is at most ``BLOCK_ENTRIES``."""
     step = max(1, BLOCK_ENTRIES // columns)
     return (slice(start, start + step) for start in range(0, rows, step))
 
 
 def _margins(shares: Tensor) -> Tensor:
-    """Difference (N,) between the two largest of each row of (N, C); 0 where there is no class to choose."""
+    """Difference (N,) between the two largest values of each row of (N, C); 0 if C is 0."""
     if shares.shape[1] == 0:
         return shares.new_zeros(len(shares))
     largest = torch.cat([shares, torch.zeros_like(shares[:, :1])], dim=1).topk(2, dim=1).values

@@ -433,8 +433,8 @@ def test_a_run_may_be_put_into_folders_that_are_not_there_yet(home: Path, tmp_pa
         ("search {run} {wine}.csv", "trained on photographs, and these are vectors"),
         ("search {run} {photos} --index {new}/nothing.db", "is not there. Make it with: semimetric index"),
         ("search {run} {photos} --index {new}/nothing.faiss", "is not there. Make it with: semimetric index"),
-        ("search {run} {photos} --index {new}/nothing", "--index must end in .faiss or .db"),
-        ("index {run} --to {new}/index", "--to must end in .faiss or .db"),
+        ("search {run} {photos} --index {new}/nothing", "--index must be one of: a file ending in .npy"),
+        ("index {run} --to {new}/index", "--to must be one of: a file ending in .npy"),
         ("index {run} --to {new}/nowhere/x.faiss", "there is no folder"),
         ("index {run} --to {new}/nowhere/x.db", "there is no folder"),
         ("export {run}", "--onnx"),
@@ -457,7 +457,7 @@ def test_an_index_finds_what_all_of_the_run_would(home: Path, tmp_path: Path) ->
         pytest.importorskip(package, reason="needs semimetric[faiss,milvus]")
     run, photos = home / "run", home / "photos"
     exact = semimetric("search", run, photos, "-k", 3, "--json").json()["hits"]
-    for name in ("index.faiss", "index.db"):
+    for name in ("index.npy", "index.faiss", "index.db"):
         told = semimetric("index", run, "--to", tmp_path / name)
         assert f"semimetric search {run} QUERY --index {tmp_path / name}" in told.out
         found = semimetric("search", run, photos, "-k", 3, "--json", "--index", tmp_path / name).json()["hits"]

@@ -11,7 +11,7 @@ import torch
 from helpers.search import recall
 
 from semimetric.core.errors import InputError, RunError
-from semimetric.search import ExactIndex, FaissIndex, MilvusIndex
+from semimetric.search import ExactIndex, FaissIndex, MilvusIndex, build_index, open_index
 from semimetric.search.milvus_lite_server import LiteServer
 
 pytest.importorskip("pymilvus", reason="needs semimetric[milvus]")
@@ -75,7 +75,9 @@ def test_a_url_goes_the_same_way(tmp_path: Path, points: torch.Tensor, monkeypat
         index.load(points)
         assert len(index) == 600
         assert index.search(points[:5], 1).rows.flatten().tolist() == [0, 1, 2, 3, 4]
-        assert "secret" not in repr(vars(index))
+        assert "secret" not in repr(vars(index._collection))
+    with open_index(server.address, 12, collection="run") as index:
+        assert len(index) == 600
     server.stop()
 
 
@@ -130,7 +132,7 @@ def test_another_run_is_refused_or_replaced(tmp_path: Path, points: torch.Tensor
         assert len(index) == 100
         assert index.search(points[5:6] + 1, 1).rows.item() == 5
     with MilvusIndex(tmp_path / "run.db", "run", 3) as narrow:
-        with pytest.raises(InputError, match="width must be 12, as collection 'run' has it, got 3"):
+        with pytest.raises(InputError, match="width must be 12, the width of collection 'run', got 3"):
             narrow.search(torch.zeros(1, 3), 1)
         with pytest.raises(InputError, match="another run"):
             narrow.load(points[:, :3])
@@ -160,6 +162,7 @@ def test_a_collection_half_made_by_a_killed_process_is_made_again(
 ) -> None:
     half = tmp_path / "run.db" / "collections" / "run"
     half.mkdir(parents=True)
+    (tmp_path / "run.db" / "LOCK").touch()
     if left != "folder":
         (half / "schema.json.tmp").write_text("{")
     with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
@@ -225,9 +228,36 @@ def test_refuses_uris(uri: str, message: str) -> None:
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("inside", ["notes.txt", "collections/semimetric/notes.txt"])
+def test_a_folder_with_other_files_is_never_touched(tmp_path: Path, inside: str, replace: bool) -> None:
+    kept = tmp_path / "mine.db" / inside
+    kept.parent.mkdir(parents=True)
+    kept.write_text("precious")
+    before = sorted(tmp_path.rglob("*"))
+    for attempt in (
+        lambda: build_index(tmp_path / "mine.db", torch.eye(3), replace=replace),
+        lambda: open_index(tmp_path / "mine.db", 3),
+        lambda: MilvusIndex(tmp_path / "mine.db", "semimetric", 3),
+    ):
+        with pytest.raises(InputError, match=r"mine\.db' holds files that are not of Milvus Lite\. Name another"):
+            attempt()
+    assert sorted(tmp_path.rglob("*")) == before
+    assert kept.read_text() == "precious"
+
+
+def test_an_empty_folder_is_used(tmp_path: Path) -> None:
+    (tmp_path / "run.db").mkdir()
+    build_index(tmp_path / "run.db", torch.eye(3), collection="mine")
+    with open_index(tmp_path / "run.db", 3, collection="mine") as index:
+        assert len(index) == 3
+    with open_index(tmp_path / "run.db", 3) as other, pytest.raises(InputError, match="is no collection"):
+        len(other)
+
+
 def test_refusals(tmp_path: Path, points: torch.Tensor) -> None:
     (tmp_path / "old.db").write_bytes(b"SQLite format 3")
-    with pytest.raises(InputError, match="is a file, and Milvus Lite keeps its data in a folder"):
+    with pytest.raises(InputError, match="is a file, and Milvus Lite needs a folder"):
         MilvusIndex(tmp_path / "old.db", "run", 12)
     with pytest.raises(InputError, match="name must be letters, digits and underscores"):
         MilvusIndex(tmp_path / "run.db", "a run", 12)

@@ -1,0 +1,189 @@
+"""The index protocol, the registry of search backends, and functions that open, build and search an index by its place.
+
+A place is a URL if it contains "://", and a path otherwise. Its scheme or its ending selects the backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from semimetric.core.errors import InputError, RunError
+from semimetric.core.files import check_output
+from semimetric.core.registry import Registry
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from semimetric.search.hits import Hits
+
+ROUNDING = 1e-4
+"""Tolerance of squared distances in single precision, relative to the squared lengths."""
+
+
+class Index(Protocol):
+    """N stored vectors of ``width`` columns. Subclasses inherit ``close`` and the context manager."""
+
+    width: int
+
+    def __len__(self) -> int: ...
+
+    def search(self, queries: Any, k: int) -> Hits:
+        """Find the ``k`` nearest stored vectors of each query, or all if fewer are stored.
+
+        Parameters
+        ----------
+        queries : (Q, width) array
+        k : at least 1
+        """
+
+    def close(self) -> None:
+        """Release files and connections."""
+        return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def check_new_file(place: str, inputs: Iterable[Path], replace: bool, option: str, allow: str) -> None:
+    """Refuse a file that cannot be written, is an input, or exists and is not to be replaced."""
+    check_output(Path(place), inputs, replace, option, allow)
+
+
+@dataclass(frozen=True)
+class IndexBackend:
+    """One kind of index.
+
+    Attributes
+    ----------
+    name : str, in the registry
+    places : str, description for messages, such as "a file ending in .faiss (FAISS)"
+    open : callable(place, width, collection) that returns an existing ``Index``
+    build : callable(place, embeddings, names, collection, replace, progress) that stores a new index
+    suffixes : tuple of str, endings of its paths
+    schemes : tuple of str, schemes of its URLs
+    check_new : callable(place, inputs, replace, option, allow) that refuses a place before any work
+        ``inputs`` are never replaced; ``option`` and ``allow`` name ``place`` and ``replace`` in messages.
+    """
+
+    name: str
+    places: str
+    open: Callable[[str, int, str], Index]
+    build: Callable[[str, Any, Sequence[str] | None, str, bool, Callable[[int, int], object] | None], None]
+    suffixes: tuple[str, ...] = ()
+    schemes: tuple[str, ...] = ()
+    check_new: Callable[[str, Iterable[Path], bool, str, str], None] = check_new_file
+
+    def takes(self, place: str) -> bool:
+        """Whether a place is one of this backend."""
+        scheme, is_url, _ = place.partition("://")
+        return scheme in self.schemes if is_url else place.endswith(self.suffixes)
+
+
+_HOMES = {"exact": "exact", "faiss": "faiss_index", "milvus": "milvus_index"}
+INDEXES: Registry[IndexBackend] = Registry(
+    "search backend", "semimetric.indexes", {name: f"semimetric.search.{home}:BACKEND" for name, home in _HOMES.items()}
+)
+
+
+def register_index(backend: IndexBackend) -> IndexBackend:
+    """Add a search backend, and return it."""
+    return INDEXES.register(backend.name, backend)
+
+
+def check_place(place: Path | str, option: str = "place", existing: bool = False) -> IndexBackend:
+    """Return the backend of a place.
+
+    Parameters
+    ----------
+    place : path or URL
+    option : name of ``place`` in messages
+    existing : refuse a path that does not exist
+    """
+    place = str(place)
+    backend = next((backend for backend in INDEXES.values() if backend.takes(place)), None)
+    if backend is None:
+        known = "; ".join(backend.places for backend in INDEXES.values())
+        raise InputError(f"{option} must be one of: {known}. Got {place!r}.")
+    if existing and "://" not in place and not Path(place).exists():
+        raise InputError(f"{option} {place!r} is not there. Make it with: semimetric index RUN --to {place}")
+    return backend
+
+
+def open_index(place: Path | str, width: int, *, collection: str = "semimetric") -> Index:
+    """Open an index that ``build_index`` or ``semimetric index`` made.
+
+    Parameters
+    ----------
+    place : path or URL
+    width : number of columns of the stored vectors
+    collection : name of the collection in a database
+
+    Returns
+    -------
+    Index, a context manager that closes it
+    """
+    index = check_place(place, existing=True).open(str(place), width, collection)
+    if index.width != width:
+        index.close()
+        raise InputError(f"width must be {index.width}, the width of the index {str(place)!r}, got {width}.")
+    return index
+
+
+def build_index(
+    place: Path | str,
+    embeddings: Any,
+    names: Sequence[str] | None = None,
+    *,
+    collection: str = "semimetric",
+    replace: bool = False,
+    progress: Callable[[int, int], object] | None = None,
+) -> None:
+    """Store embeddings in a new index.
+
+    Parameters
+    ----------
+    place : path or URL
+    embeddings : (N, d) array
+    names : N names, stored by databases; row numbers unless given
+    collection : name of the collection in a database
+    replace : replace an existing index
+    progress : called with the number of stored rows and N after each batch, by databases
+    """
+    backend = check_place(place)
+    backend.check_new(str(place), (), replace, "place", "replace=True")
+    backend.build(str(place), embeddings, names, collection, replace, progress)
+
+
+def search_run_index(place: str | None, stored: Tensor, queries: Tensor, k: int, collection: str) -> Hits:
+    """Search the embeddings of a run; an index that is incomplete or of another run is refused.
+
+    Parameters
+    ----------
+    place : path or URL of an index of the run; None searches ``stored`` exactly
+    stored : (N, d) embeddings of the run
+    queries : (Q, d) embeddings
+    k : number of hits of each query
+    collection : name of the collection in a database
+    """
+    if place is None:
+        from semimetric.search.exact import ExactIndex
+
+        return ExactIndex(stored).search(queries, k)
+    with open_index(place, stored.shape[1], collection=collection) as index:
+        if len(index) != len(stored):
+            raise RunError(
+                f"index {place} holds {len(index)} examples and the run {len(stored)}: it is of another run, or its "
+                "build was interrupted. Make it again with: semimetric index"
+            )
+        hits = index.search(queries, k)
+    found, asked = stored[hits.rows].double(), queries.double()[:, None, :]
+    squares, allowed = (found - asked).square().sum(2), ROUNDING * (found.square().sum(2) + asked.square().sum(2))
+    if bool(((hits.distances.square() - squares).abs() > allowed).any()):
+        raise RunError(f"index {place} is of another run. Make one of this run with: semimetric index")
+    return hits
