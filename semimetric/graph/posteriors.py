@@ -91,7 +91,7 @@ def class_posteriors(
     check_not_negative(prior, "prior")
     classes, numbers, counts = torch.unique(labels[labels >= 0], return_inverse=True, return_counts=True)
     if len(classes) < 2:
-        raise InputError(f"labels must be of at least 2 classes to tell them apart, got {len(classes)}. Label another.")
+        raise InputError(f"labels must be of at least 2 classes, got {len(classes)}. Label an example of another.")
     known = torch.zeros(len(labels), len(classes), dtype=torch.float64, device=labels.device)
     known[(labels >= 0).nonzero().flatten(), numbers] = 1.0 / counts[numbers].double()
     reached = _solve(_normalized_graph(neighbors, weights), known, gamma, tolerance).clamp_min(0.0)
