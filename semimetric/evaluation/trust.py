@@ -279,7 +279,7 @@ def _check_shares(values: Any, name: str) -> Tensor:
 
 
 def _level(level: float, right: Tensor, covered: Tensor) -> TrustLevel:
-    """The estimate for ``level``, from the held-out labels (m,) above it and the mask (N,) of unlabelled examples above it."""
+    """The estimate for ``level``, from the held-out labels (m,) and unlabelled examples (N,) above it."""
     count, total = int(right.sum()), len(right)
     accuracy = count / total if total else None
     return TrustLevel(level, _mean(covered), total, count, accuracy, *wilson_interval(count, total))

@@ -66,11 +66,7 @@ def propagate_affinities(neighbors: Any, labels: Any, gamma: float = 0.99, solve
         walk = walk_matrix(neighbors, gamma)
         source = torch.arange(len(neighbors), device=neighbors.device)[:, None]
         return _edge_affinities(
-            neighbors,
-            labels,
-            walk[source, neighbors],
-            walk[neighbors, source],
-            walk @ _class_indicators(labels),
+            neighbors, labels, walk[source, neighbors], walk[neighbors, source], walk @ _class_indicators(labels)
         )
     forward, backward = _walk_on_edges(neighbors, gamma)
     return _edge_affinities(neighbors, labels, forward, backward, propagate_labels(neighbors, labels, gamma))

@@ -47,12 +47,7 @@ class Graph(NamedTuple):
 
 
 def class_posteriors(
-    neighbors: Any,
-    labels: Any,
-    weights: Any = None,
-    gamma: float = 0.99,
-    tolerance: float = 1e-6,
-    prior: float = 0.0,
+    neighbors: Any, labels: Any, weights: Any = None, gamma: float = 0.99, tolerance: float = 1e-6, prior: float = 0.0
 ) -> Posteriors:
     """Propagate labels over the undirected graph of neighbour lists.
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from semimetric.core.errors import DivergedError, InputError, RunError
 from semimetric.metric import GraphedFunction, Metric
 from semimetric.training import Run, Silent, Trainer, TrainingData, TrainingSettings, TrainingWarning
+from semimetric.training.checkpoint import trained_tensors, write_checkpoint
 from semimetric.training.optimizer import create_state
 from semimetric.training.schedule import PartitionSchedule
 from semimetric.training.selection import labels_score, validation_score
@@ -270,8 +271,8 @@ def test_a_run_that_stopped_by_collapse_stays_stopped(make_trainer, tmp_path: Pa
     trainer = make_trainer(run)
     trainer.watch.collapsed = True
     trainer.watch.start = trainer._spread()
-    trainer._keep(Best(0, (0.5,), trainer._model_tensors()))
-    trainer._checkpoint(run)
+    trainer._keep(Best(0, (0.5,), trained_tensors(trainer)))
+    write_checkpoint(trainer, run)
     assert make_trainer(run).fit().epochs == 0
 
 
