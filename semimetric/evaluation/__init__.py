@@ -1,4 +1,4 @@
-"""Scores of an embedding, signs of its collapse, and how far to trust propagated labels."""
+"""Evaluation of embeddings, detection of their collapse, and the estimated accuracy of pseudo-labels."""
 
 from semimetric.core.lazy import attach
 

@@ -1,4 +1,4 @@
-"""Has the embedding collapsed? The signs, measured, and the sentence that says so."""
+"""Detection of a collapsing or degrading embedding, with a warning for the user."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-SHRUNK = 0.1
-"""An embedding whose mean distance, or effective rank, falls below this share of its start has collapsed."""
+COLLAPSE_RATIO = 0.1
+"""Collapse: mean distance or effective rank below this share of its initial value."""
 
-DECLINED = 0.9
-"""A selection score below this share of its best says that training undoes what it had."""
+DECLINE_RATIO = 0.9
+"""Degradation: selection score below this share of its best value."""
 
-VIOLATED = 0.1
-"""A share of violated constraints above this, and above five times its start, is worth a word."""
+MIN_VIOLATED = 0.1
+"""Share of violated constraints that is worth a warning, if it is also above five times its initial value."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How far apart and in how many directions the embeddings lie."""
+    """Mean squared distance and effective rank of the embeddings."""
 
     mean_distance: float
     effective_rank: float
 
 
 def measure_spread(embeddings: Tensor) -> Spread:
-    """Mean pairwise squared distance and effective rank of (N, l) embeddings, without a pair loop.
+    """Mean pairwise squared distance and effective rank of embeddings (N, l), in O(N l^2).
 
-    The mean of ||e_i - e_j||^2 over all ordered pairs i != j is 2 N / (N - 1) times the total variance. The
-    effective rank is exp(H(p)) with p the eigenvalues of the covariance over their sum (Roy and Vetterli, 2007).
+    The mean of ||e_i - e_j||^2 over all ordered pairs i != j is 2 N / (N - 1) times the total variance. The effective
+    rank is exp(H(p)), with p the eigenvalues of the covariance over their sum (Roy and Vetterli, 2007).
     """
     points = embeddings.double()
     centred = points - points.mean(0)
@@ -44,16 +44,16 @@ def measure_spread(embeddings: Tensor) -> Spread:
 
 
 def collapse_warning(start: Spread, now: Spread, classes: int = 0) -> str | None:
-    """A sentence when the embedding has lost nearly all of its spread or of its directions, else None.
+    """A warning if mean distance or effective rank has collapsed, else None.
 
-    Two classes, if that is all there are, may well end as two points, which lie in a single direction.
+    With exactly two classes a rank of 1 is a valid result, because two points lie on a line.
     """
-    if now.mean_distance < SHRUNK * start.mean_distance:
+    if now.mean_distance < COLLAPSE_RATIO * start.mean_distance:
         return (
             f"the embedding is collapsing: the mean squared distance fell from {start.mean_distance:.3g} to "
             f"{now.mean_distance:.3g}."
         )
-    flat = now.effective_rank < max(1.5, SHRUNK * start.effective_rank)
+    flat = now.effective_rank < max(1.5, COLLAPSE_RATIO * start.effective_rank)
     if flat and now.effective_rank < start.effective_rank and classes != 2:
         return (
             f"the embedding is collapsing: its effective rank fell from {start.effective_rank:.1f} to "
@@ -63,18 +63,18 @@ def collapse_warning(start: Spread, now: Spread, classes: int = 0) -> str | None
 
 
 def decline_warning(best: float, now: float) -> str | None:
-    """A sentence when the score that chooses models has fallen well below its best, else None.
+    """A warning if the selection score has fallen well below its best, else None.
 
-    Triplets with wrong negatives pull classes apart from inside: distances and rank grow while the embedding
-    is undone, so that its spread alone does not show it.
+    Wrong negatives tear classes apart: distances and rank grow while the embedding degrades. The spread does not show
+    that.
     """
-    if now < DECLINED * best:
-        return f"the embedding is coming undone: its selection score fell from {best:.3f} to {now:.3f}."
+    if now < DECLINE_RATIO * best:
+        return f"the embedding is degrading: its selection score fell from {best:.3f} to {now:.3f}."
     return None
 
 
 def activity_warning(start: float, now: float) -> str | None:
-    """A sentence when many more constraints are violated than at the start, else None."""
-    if now > max(VIOLATED, 5.0 * start):
-        return f"{100 * now:.0f} % of the constraints are violated, {100 * start:.1f} % were at the start."
+    """A warning if many more constraints are violated than at the start, else None."""
+    if now > max(MIN_VIOLATED, 5.0 * start):
+        return f"{100 * now:.0f} % of the constraints are violated, up from {100 * start:.1f} % at the start."
     return None

@@ -1,4 +1,4 @@
-"""Recall@K and NMI as the metric-learning literature reports them; fractions here, percentages in tables."""
+"""Recall@K and NMI as the metric-learning literature reports them, as fractions in [0, 1]."""
 
 from __future__ import annotations
 
@@ -16,9 +16,26 @@ RECALLS = (1, 2, 4, 8)
 
 
 def recall_at_k(embeddings: Any, labels: Any, ks: Sequence[int] = RECALLS) -> dict[int, float]:
-    """Share of examples with one of their own class among their K nearest others, for every K.
+    """Recall@K: the share of examples with one of their own class among their K nearest neighbours.
 
-    Every labelled example is a query against all the other labelled ones; rows with label -1 are left out.
+    Parameters
+    ----------
+    embeddings : (N, l) array
+        One embedding per row.
+    labels : (N,) int array
+        True classes; rows with label -1 are ignored. Every labelled row is a query against all other labelled rows.
+    ks : sequence of int
+        Values of K.
+
+    Returns
+    -------
+    dict of int to float
+        Recall for each K.
+
+    Examples
+    --------
+    >>> recall_at_k([[0.0], [0.1], [5.0], [5.1]], [0, 0, 1, 1], ks=(1,))
+    {1: 1.0}
     """
     points, classes = _check_scored(embeddings, labels)
     if not ks or min(ks) < 1 or max(ks) >= len(points):
@@ -33,9 +50,21 @@ def recall_at_k(embeddings: Any, labels: Any, ks: Sequence[int] = RECALLS) -> di
 def nmi(embeddings: Any, labels: Any, n_clusters: int | None = None, seed: int = 0) -> float:
     """Normalised mutual information of the classes and a k-means clustering of the embeddings.
 
-    NMI = 2 I(clusters; classes) / (H(clusters) + H(classes)), the mutual information over the average of the two
-    entropies. K is the number of classes unless ``n_clusters`` says otherwise; k-means takes the best of ten
-    restarts. Rows with label -1 are left out.
+    NMI = 2 I(clusters; classes) / (H(clusters) + H(classes)). k-means takes the best of ten restarts.
+
+    Parameters
+    ----------
+    embeddings, labels
+        As for ``recall_at_k``.
+    n_clusters : int, optional
+        Number of clusters; the number of classes if None.
+    seed : int
+        Seed of k-means.
+
+    Returns
+    -------
+    float
+        NMI in [0, 1].
     """
     from sklearn.metrics import normalized_mutual_info_score
 
@@ -48,7 +77,20 @@ def nmi(embeddings: Any, labels: Any, n_clusters: int | None = None, seed: int =
 def evaluate(
     embeddings: Any, labels: Any, ks: Sequence[int] = RECALLS, n_clusters: int | None = None, seed: int = 0
 ) -> dict[str, float]:
-    """NMI and Recall@K together: ``{"nmi": ..., "recall@1": ..., ...}``."""
+    """NMI and Recall@K in one call.
+
+    Parameters
+    ----------
+    embeddings, labels, ks
+        As for ``recall_at_k``.
+    n_clusters, seed
+        As for ``nmi``.
+
+    Returns
+    -------
+    dict of str to float
+        ``{"nmi": ..., "recall@1": ..., ...}``.
+    """
     scores = {"nmi": nmi(embeddings, labels, n_clusters, seed)}
     return scores | {f"recall@{k}": value for k, value in recall_at_k(embeddings, labels, ks).items()}
 
@@ -59,7 +101,7 @@ def _check_scored(embeddings: Any, labels: Any) -> tuple[Tensor, Tensor]:
     known = classes >= 0
     if len(classes[known].unique()) < 2:
         raise InputError(
-            f"scores need labelled examples of at least 2 classes, got {len(classes[known].unique())}. "
+            f"labels must have at least 2 classes, got {len(classes[known].unique())}. "
             "Pass the true classes of the examples to be scored."
         )
     return points[known], classes[known]

@@ -1,16 +1,18 @@
-"""How far pseudo-labels can be trusted, from nothing but the labels there are.
+"""Estimated accuracy and calibration of pseudo-labels, from held-out labels.
 
-Some labels are held back, the rest is propagated, and the held-back ones tell how often examples are named rightly and
-whether the confidence says when. What to know about such an estimate:
+Some labels are held out, the rest are propagated, and the predictions are compared with the held-out labels. Limits of
+the estimate:
 
-- Each held-back label is named from fewer labels than there are, so it is slightly pessimistic.
-- It speaks of the unlabelled examples only if the labelled ones were drawn at random. Labels that were given because
-  they were easy to give flatter it, a fixed number of labels for each class makes rare classes weigh as much as common
-  ones, and it knows nothing of classes without a label.
-- Labels are few, so it comes with the interval of E. B. Wilson, "Probable inference, the law of succession, and
-  statistical inference", Journal of the American Statistical Association 22, 1927. That takes the judgements to be
-  independent, and the labels at hand to be neither better nor worse chosen than others; being neither quite, the
-  interval holds the true accuracy somewhat less often than in 95 of 100 cases.
+- It is slightly pessimistic, because each held-out label is predicted from fewer labels than there are.
+- It holds for the unlabelled examples only if the labelled ones were sampled at random. Labels of easy examples make it
+  too high. A fixed number of labels per class gives rare classes too much weight. Classes without a label are ignored.
+- Labels are few, so it comes with a 95 % Wilson interval. That assumes independent predictions, so the interval covers
+  the true accuracy somewhat less often than in 95 of 100 cases.
+
+References
+----------
+Wilson: Probable inference, the law of succession, and statistical inference. J. Am. Stat. Assoc. 22, 1927.
+Pakdaman Naeini, Cooper, Hauskrecht: Obtaining well calibrated probabilities using Bayesian binning. AAAI 2015.
 """
 
 from __future__ import annotations
@@ -30,26 +32,32 @@ from semimetric.core.errors import InputError
 from semimetric.graph.posteriors import Posteriors
 
 LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
-"""Confidences, each standing for itself and all above, of which a report has a row."""
+"""Confidence thresholds of the rows of a report."""
 
-QUOTED = 0.9
-"""The level that a sentence quotes, or the highest below it that enough held-back labels reach."""
+SUMMARY_LEVEL = 0.9
+"""Highest threshold that the summary reports."""
 
-ENOUGH = 10
-"""Held-back labels without which a sentence does not quote a level."""
+MIN_LABELS = 10
+"""Held-out labels above a threshold that the summary needs to report it."""
 
 BINS = 10
 """Bins of equal width for the calibration error."""
 
 ROUNDING = 1e-6
-"""How far a probability in single precision may stray from [0, 1]."""
+"""Tolerance for probabilities outside [0, 1] by float32 rounding."""
 
 
 class Judged(NamedTuple):
-    """What became of n held-back examples, by ascending number.
+    """Predictions for n held-out labels, in ascending order of their rows: the input of ``trust_report``.
 
-    Whether each was named rightly (n,), bool; how confidently (n,) and the posterior of the class that it was given
-    (n,), float64 in [0, 1].
+    Attributes
+    ----------
+    right : (n,) bool tensor
+        Whether the predicted class is the held-out label.
+    confidence : (n,) float64 tensor
+        Confidence of the prediction, in [0, 1].
+    probability : (n,) float64 tensor
+        Posterior of the predicted class, in [0, 1].
     """
 
     right: Tensor
@@ -59,10 +67,11 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class TrustLevel:
-    """What is known of examples with confidence ``level`` or more.
+    """Estimate for examples with confidence ``level`` or more.
 
-    ``coverage`` is their share of the unlabelled examples. Of the ``judged`` held-back ones among them, ``right`` were
-    named rightly; ``accuracy`` is their share, none without any, and [``low``, ``high``] its 95 % interval.
+    ``coverage`` is their share of the unlabelled examples. ``judged`` is the number of held-out labels among them and
+    ``right`` the number predicted correctly. ``accuracy`` is None if ``judged`` is 0. [``low``, ``high``] is its 95 %
+    interval.
     """
 
     level: float
@@ -76,12 +85,21 @@ class TrustLevel:
 
 @dataclass(frozen=True)
 class Trust:
-    """Accuracy of pseudo-labels as estimated from held-back labels, over all and by confidence.
+    """Accuracy of pseudo-labels, estimated from held-out labels, overall and by confidence.
 
-    The estimate is slightly pessimistic, since held-back labels are named from fewer labels than there are, and it
-    assumes that the labelled examples were drawn at random; [``low``, ``high``], its 95 % interval, allows for neither.
-    ``calibration_error`` is the mean gap between probability and accuracy; from n labels in a bin, chance alone makes
-    an average gap of up to 0.4 / sqrt(n), so that a few dozen labels do not tell a small error from none.
+    The estimate is slightly pessimistic and assumes that labelled examples were sampled at random.
+
+    Attributes
+    ----------
+    accuracy, low, high : float
+        Share of held-out labels predicted correctly, and its 95 % interval.
+    judged : int
+        Number of held-out labels.
+    levels : tuple of TrustLevel
+        The same for examples above each of several confidence thresholds.
+    calibration_error : float
+        Mean gap between probability and accuracy. With n labels in a bin, chance alone gives a mean gap of up to
+        0.4 / sqrt(n), so a few dozen labels cannot show a small error.
     """
 
     accuracy: float
@@ -92,52 +110,56 @@ class Trust:
     calibration_error: float
 
     def sentence(self) -> str:
-        """One sentence for people: all held-back labels, then those of confidence 0.9 or more.
+        """Summary for users: all held-out labels, then those with confidence 0.9 or more.
 
-        Where fewer than 10 held-back labels are as confident, the highest level below that 10 of them reach is quoted.
+        If fewer than 10 held-out labels reach 0.9, the next lower threshold with at least 10 is reported.
         """
         everyone = self.levels[0]
-        named = f"Of {self.judged} held-back labels {everyone.right} {_were(everyone)} named rightly"
-        return f"{named} {_in_percent(everyone)}; {self._of_the_confident()}."
+        count = f"{everyone.right} of {self.judged} held-out labels {'was' if everyone.right == 1 else 'were'}"
+        return f"{count} predicted correctly {_in_percent(everyone)}. {self._confident_sentence()}"
 
-    def _of_the_confident(self) -> str:
-        enough = [row for row in self.levels if 0 < row.level <= QUOTED and row.judged >= ENOUGH]
+    def _confident_sentence(self) -> str:
+        enough = [row for row in self.levels if 0 < row.level <= SUMMARY_LEVEL and row.judged >= MIN_LABELS]
         if not enough:
             row = self.levels[1]
-            return f"{row.judged} had confidence {row.level:g} or more, too few to say whether to trust it"
+            reach = f"with confidence {row.level:g} or more ({row.judged})"
+            return f"Too few held-out labels {reach} to calibrate the confidence."
         row = enough[-1]
-        covered = f"at confidence {row.level:g} or more, {_percent(row.coverage)} % of the unlabelled examples"
-        return f"{covered}, {row.right} of {row.judged} {_were(row)} {_in_percent(row)}"
+        covered = f"At confidence {row.level:g} or more ({_percent(row.coverage)} % of the unlabelled examples)"
+        return f"{covered}, {row.right} of {row.judged} were correct {_in_percent(row)}."
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as numbers, none, lists and dictionaries, ready for JSON."""
+        """All values in a JSON-serialisable dictionary."""
         return asdict(self) | {"levels": [asdict(row) for row in self.levels]}
 
 
 def hold_back(propagate: Callable[[Tensor], Posteriors], labels: Any, folds: int = 5, seed: int = 0) -> Judged:
-    """Hold labels back, a fold at a time, and judge what the others make of them.
+    """Cross-validated predictions for the labels: hold out one fold at a time and propagate the others.
 
-    The labels of each class are shuffled and dealt round over the folds, each class beginning where the last one
-    ended; so folds are of nearly equal size, none takes all labels of a class, and ``propagate`` always sees every
-    class. A class with a single label is never held back, since nothing could name it: the answer is silent on it.
+    The labels of each class are shuffled and dealt to the folds in turn. Folds have nearly equal size and ``propagate``
+    always sees every class. A class with a single label is never held out.
 
     Parameters
     ----------
-    propagate : from labels (N,), int64 with -1 for unlabelled, to Posteriors of all N examples; called for each fold
-        that has a label in it, for example ``lambda known: class_posteriors(neighbors, known)``
-    labels : (N,) integers, -1 = unlabelled, of at least two classes, one of them with two labels or more
-    folds : at least 2; more folds leave more labels in each propagation and take longer
-    seed : of the shuffle
+    propagate : callable
+        Maps labels (N,), int64 with -1 = unlabelled, to the Posteriors of all N examples, for example
+        ``lambda known: class_posteriors(neighbors, known)``. Called once per fold.
+    labels : (N,) int array
+        Class numbers, -1 = unlabelled, of at least two classes; one class must have two labels or more.
+    folds : int
+        At least 2. More folds leave more labels for each propagation and take longer.
+    seed : int
+        Seed of the shuffle.
 
     Returns
     -------
-    Judged, on the CPU, of all labelled examples whose class has two labels or more; the class of the largest posterior
-    is the one that was named
+    Judged
+        Predictions for all labels of classes with two labels or more, on the CPU.
     """
     labels = check_labels(labels, len(labels))
     if not isinstance(folds, int | np.integer) or folds < 2:
         raise InputError(f"folds must be a whole number of at least 2, got {folds}. Use 5 unless it takes too long.")
-    fold = _deal(labels.cpu(), folds, seed).to(labels.device)
+    fold = _assign_folds(labels.cpu(), folds, seed).to(labels.device)
     held = [(fold == number).nonzero().flatten() for number in range(int(fold.max()) + 1)]
     parts = [judge(propagate(labels.index_fill(0, rows, -1)), labels, rows) for rows in held]
     order = torch.cat(held).argsort().cpu()
@@ -145,16 +167,19 @@ def hold_back(propagate: Callable[[Tensor], Posteriors], labels: Any, folds: int
 
 
 def trust_report(judged: Judged, confidence_all: Any) -> Trust:
-    """Estimate the accuracy of pseudo-labels, over all and by confidence.
+    """Estimate the accuracy of pseudo-labels, overall and by confidence.
 
     Parameters
     ----------
-    judged : what became of held-back labels, from ``hold_back``
-    confidence_all : (N,) confidence of each unlabelled example, propagated from all labels
+    judged : Judged
+        Predictions for held-out labels, from ``hold_back``.
+    confidence_all : (N,) array
+        Confidence of each unlabelled example, propagated from all labels.
 
     Returns
     -------
-    Trust; its docstring says what the estimate assumes
+    Trust
+        The estimate; see there for its assumptions.
     """
     right, confidence, probability = _check_judged(judged)
     everyone = _check_shares(confidence_all, "confidence_all")
@@ -170,10 +195,10 @@ def trust_report(judged: Judged, confidence_all: Any) -> Trust:
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:
-    """Bounds of the chance of success after ``right`` of ``total`` independent trials, at 95 %, by Wilson (1927).
+    """95 % Wilson interval of the success probability, given ``right`` of ``total`` independent trials.
 
-    With k of n right and z = 1.96, they are the p at which |k / n - p| = z sqrt(p (1 - p) / n). Of n = 0 nothing is
-    known: 0 and 1.
+    With k of n right and z = 1.96, the bounds are the p at which |k / n - p| = z sqrt(p (1 - p) / n). For n = 0 they
+    are 0 and 1.
     """
     if not 0 <= right <= total:
         raise InputError(f"right must be between 0 and total ({total}), got {right}. Pass counts, not shares.")
@@ -185,25 +210,25 @@ def wilson_interval(right: int, total: int) -> tuple[float, float]:
     return low, high
 
 
-def _deal(labels: Tensor, folds: int, seed: int) -> Tensor:
-    """Fold (N,) in which each label is held back, -1 for never."""
+def _assign_folds(labels: Tensor, folds: int, seed: int) -> Tensor:
+    """Fold (N,) in which each label is held out, -1 for never."""
     known = (labels >= 0).nonzero().flatten()
     known = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))]
     known = known[labels[known].argsort(stable=True)]
     counts = labels[known].unique_consecutive(return_counts=True)[1]
     if len(counts) < 2:
-        raise InputError(f"labels must be of at least 2 classes to tell them apart, got {len(counts)}. Label another.")
+        raise InputError(f"labels must be of at least 2 classes, got {len(counts)}. Label an example of another class.")
     known = known[counts.repeat_interleave(counts) > 1]
     if len(known) == 0:
         raise InputError(
-            f"labels have a single example of each of their {len(counts)} classes, so none can be held back: nothing "
-            "would be left to name it. Label a second example of some class."
+            f"labels have a single example of each of their {len(counts)} classes, so none can be held out. "
+            "Label a second example of some class."
         )
     return torch.full_like(labels, -1).index_put_((known,), torch.arange(len(known)) % folds)
 
 
 def judge(found: Posteriors, labels: Tensor, rows: Tensor) -> Judged:
-    """What ``found``, which was propagated without them, says of the labels of the held-back ``rows``."""
+    """Predictions ``found``, propagated without the labels of ``rows``, compared with those labels."""
     if not isinstance(found, Posteriors):
         raise InputError(f"propagate must return Posteriors(classes, shares, confidence), got {type(found).__name__}.")
     classes, shares, confidence = (as_tensor(part, "what propagate returns").to(labels.device) for part in found)
@@ -226,7 +251,7 @@ def _check_judged(judged: Judged) -> Judged:
     right = as_tensor(judged.right, "judged.right")
     if right.dtype != torch.bool or right.ndim != 1:
         raise InputError(
-            f"judged.right must be true or false for each held-back example, shape (n,), got {right.dtype} of shape "
+            f"judged.right must be true or false for each held-out label, shape (n,), got {right.dtype} of shape "
             f"{tuple(right.shape)}. Use hold_back(propagate, labels)."
         )
     confidence = _check_shares(judged.confidence, "judged.confidence")
@@ -254,18 +279,14 @@ def _check_shares(values: Any, name: str) -> Tensor:
 
 
 def _level(level: float, right: Tensor, covered: Tensor) -> TrustLevel:
-    """The row of ``level`` from the held-back examples above it (m,) and the mask (N,) of unlabelled ones above it."""
+    """The estimate for ``level``, from the held-out labels (m,) and unlabelled examples (N,) above it."""
     count, total = int(right.sum()), len(right)
     accuracy = count / total if total else None
     return TrustLevel(level, _mean(covered), total, count, accuracy, *wilson_interval(count, total))
 
 
 def _calibration_error(right: Tensor, probability: Tensor) -> float:
-    """sum_b n_b / n |accuracy_b - mean probability_b| over bins b of probability.
-
-    The expected calibration error of M. Pakdaman Naeini, G. F. Cooper, M. Hauskrecht, "Obtaining well calibrated
-    probabilities using Bayesian binning", AAAI 2015.
-    """
+    """Expected calibration error: sum_b n_b / n |accuracy_b - mean probability_b| over bins b of probability."""
     bins = (probability * BINS).long().clamp_max(BINS - 1)
     gaps = torch.zeros(BINS, dtype=torch.float64).index_add_(0, bins, right.double() - probability)
     return float(gaps.abs().sum()) / len(right)
@@ -275,10 +296,6 @@ def _mean(flags: Tensor) -> float:
     return int(flags.sum()) / len(flags)
 
 
-def _were(row: TrustLevel) -> str:
-    return "was" if row.right == 1 else "were"
-
-
 def _in_percent(row: TrustLevel) -> str:
     """Accuracy and interval, such as (94 %, 95 % interval 84 to 98 %)."""
     accuracy = _percent(row.right / row.judged)
@@ -286,7 +303,7 @@ def _in_percent(row: TrustLevel) -> str:
 
 
 def _percent(share: float) -> str:
-    """A share as a whole percentage that is 0 or 100 only where the share is 0 or 1."""
+    """A share as a whole percentage; it is 0 or 100 only if the share is exactly 0 or 1."""
     if 0 < share <= 0.005:
         return "less than 1"
     return "more than 99" if 0.995 <= share < 1 else f"{100 * share:.0f}"

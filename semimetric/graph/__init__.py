@@ -1,4 +1,4 @@
-"""Neighbour graphs and what propagates over them."""
+"""Neighbours graphs, label propagation and affinity propagation."""
 
 from semimetric.core.lazy import attach
 

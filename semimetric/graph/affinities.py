@@ -1,18 +1,14 @@
-r"""Affinity propagation on a directed kNN graph.
+"""Affinity propagation on a directed kNN graph.
 
-With Q the row-stochastic matrix of the graph (1/k on each of a node's k neighbours) and W0 the known
-affinities (+1 for labelled pairs of one class and on the diagonal, -1 for labelled pairs of two classes, 0
-elsewhere), the propagated affinities are
+Q is the row-stochastic matrix of the graph: 1/k on each of a node's k neighbours. W0 holds the known affinities: +1 on
+the diagonal and for labelled pairs of one class, -1 for labelled pairs of two classes, 0 elsewhere. The propagated
+affinities are
 
-    W* = (1 - gamma) (I - gamma Q)^-1 W0 = P W0,      W = (W* + W*^T) / 2
+    W* = (1 - gamma) (I - gamma Q)^-1 W0 = P W0,      W = (W* + W*^T) / 2.
 
-(Liu, Ma, Tao, Liu and Liu, "Semi-supervised sparse metric learning using alternating linearization
-optimization", KDD 2010; Dutta, Harandi and Sekhar, AAAI 2021). P is personalised PageRank with restart
-1 - gamma: non-negative, its rows sum to one.
-
-On labelled nodes W0 is 2 Y Y^T - 1 1^T, so all labelled columns of W* follow from F = P E Y, one right-hand
-side per class: W*_ij = 2 F[i, y_j] - sum_c F[i, c]. An unlabelled column of W* is that column of P. Labels
-therefore never reach the affinity of two unlabelled nodes.
+P is personalised PageRank with restart probability 1 - gamma. On labelled nodes W0 = 2 Y Y^T - 1 1^T, so the labelled
+columns of W* follow from F = P E Y, with one right-hand side per class: W*_ij = 2 F[i, y_j] - sum_c F[i, c]. An
+unlabelled column of W* is that column of P. Labels therefore do not change the affinity of two unlabelled nodes.
 """
 
 from __future__ import annotations
@@ -27,10 +23,10 @@ from semimetric.core.checks import check_choice, check_fraction
 from semimetric.graph.walk import solve_walk, walk_matrix
 
 EDGE_TOLERANCE = 1e-6
-"""Bound on the entrywise error of what the iterative solver gives."""
+"""Bound on the entrywise error of the iterative solver."""
 
 EDGE_COLUMNS = 1 << 24
-"""Entries of the block of columns from which the iterative solver reads edges at once."""
+"""Entries of the block of columns that the iterative solver holds at once."""
 
 Solver = Literal["auto", "dense", "iterative"]
 
@@ -40,16 +36,26 @@ def propagate_affinities(neighbors: Any, labels: Any, gamma: float = 0.99, solve
 
     Parameters
     ----------
-    neighbors : (N, k) neighbour lists, self excluded
-    labels : (N,) integers, -1 = unlabelled
-    gamma : share of the affinity that travels on at each step of the walk, in (0, 1)
-    solver : ``dense`` inverts I - gamma Q in float64, O(N^3), up to 20,000 nodes; ``iterative`` solves by
-        blocks of columns to an entrywise error of at most 1e-6, O(N^2 k) per sweep in O(N) memory;
-        ``auto`` picks by size
+    neighbors : (N, k) int array
+        Neighbour lists, self excluded.
+    labels : (N,) int array
+        Class numbers, -1 = unlabelled.
+    gamma : float
+        Probability that the random walk continues at each step, in (0, 1).
+    solver : {"auto", "dense", "iterative"}
+        ``dense`` inverts I - gamma Q in float64: O(N^3), at most 20,000 nodes. ``iterative`` solves blocks of columns
+        to an entrywise error of 1e-6: O(N^2 k) per sweep, O(N) memory. ``auto`` chooses by N.
 
     Returns
     -------
-    (N, k) float64 tensor: entry (i, t) is W between node i and its t-th neighbour
+    (N, k) float64 tensor
+        Entry (i, t) is W between node i and its t-th neighbour.
+
+    References
+    ----------
+    Liu, Ma, Tao, Liu, Liu: Semi-supervised sparse metric learning using
+        alternating linearization optimization. KDD 2010.
+    Dutta, Harandi, Sekhar: Semi-supervised metric learning: a deep resurrection. AAAI 2021.
     """
     neighbors, labels = check_graph(neighbors, labels, gamma)
     check_choice(solver, ("auto", "dense", "iterative"), "solver")
@@ -60,18 +66,25 @@ def propagate_affinities(neighbors: Any, labels: Any, gamma: float = 0.99, solve
         walk = walk_matrix(neighbors, gamma)
         source = torch.arange(len(neighbors), device=neighbors.device)[:, None]
         return _edge_affinities(
-            neighbors,
-            labels,
-            walk[source, neighbors],
-            walk[neighbors, source],
-            walk @ _class_indicators(labels),
+            neighbors, labels, walk[source, neighbors], walk[neighbors, source], walk @ _class_indicators(labels)
         )
     forward, backward = _walk_on_edges(neighbors, gamma)
     return _edge_affinities(neighbors, labels, forward, backward, propagate_labels(neighbors, labels, gamma))
 
 
 def propagated_affinity_matrix(neighbors: Any, labels: Any, gamma: float = 0.99) -> Tensor:
-    """The whole symmetric W as a dense (N, N) float64 tensor; refused above 20,000 nodes."""
+    """Propagated symmetric affinities W of all pairs of nodes; at most 20,000 nodes.
+
+    Parameters
+    ----------
+    neighbors, labels, gamma
+        As for ``propagate_affinities``.
+
+    Returns
+    -------
+    (N, N) float64 tensor
+        W, dense.
+    """
     neighbors, labels = check_graph(neighbors, labels, gamma)
     check_dense(len(neighbors), len(neighbors), "Ask for the edges only, with propagate_affinities.")
     walk = walk_matrix(neighbors, gamma)
@@ -82,10 +95,9 @@ def propagated_affinity_matrix(neighbors: Any, labels: Any, gamma: float = 0.99)
 
 
 def propagate_labels(neighbors: Any, labels: Any, gamma: float = 0.99, tolerance: float = EDGE_TOLERANCE) -> Tensor:
-    """F = P E Y (N, C): how much of the walk from each node ends on labelled nodes of each class.
+    """F = P E Y (N, C): probability that the walk from each node stops at a labelled node of each class.
 
-    A column for each class that has a label, in ascending order. One right-hand side per class, solved to an
-    entrywise error of at most ``tolerance``.
+    The columns are the classes that have a label, in ascending order. ``tolerance`` bounds the entrywise error.
     """
     neighbors, labels = check_graph(neighbors, labels, gamma)
     indicators = _class_indicators(labels)
@@ -93,7 +105,7 @@ def propagate_labels(neighbors: Any, labels: Any, gamma: float = 0.99, tolerance
 
 
 def _walk_on_edges(neighbors: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
-    """P_ij and P_ji for every edge i -> j, from blocks of columns of P."""
+    """P_ij and P_ji for every edge i -> j, read from blocks of columns of P."""
     count, _ = neighbors.shape
     forward = torch.empty(neighbors.shape, dtype=torch.float64, device=neighbors.device)
     backward = torch.empty_like(forward)
@@ -111,7 +123,7 @@ def _walk_on_edges(neighbors: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
 
 
 def _edge_affinities(neighbors: Tensor, labels: Tensor, forward: Tensor, backward: Tensor, shares: Tensor) -> Tensor:
-    """W on edges from P_ij, P_ji and F: a labelled column of W* comes from F, an unlabelled one from P."""
+    """W on edges from P_ij, P_ji and F. Labelled columns of W* come from F, unlabelled ones from P."""
     total = shares.sum(1)
     target_label = labels[neighbors]
     own_label = labels[:, None].expand_as(neighbors)
@@ -123,7 +135,7 @@ def _edge_affinities(neighbors: Tensor, labels: Tensor, forward: Tensor, backwar
 
 
 def _class_indicators(labels: Tensor) -> Tensor:
-    """E Y: (N, C) one-hot rows for labelled nodes, zero rows for the others."""
+    """E Y: (N, C), one-hot rows for labelled nodes and zero rows for the others."""
     classes = max(1, int(labels.max()) + 1)
     known = (labels >= 0).nonzero().flatten()
     indicators = torch.zeros(len(labels), classes, dtype=torch.float64, device=labels.device)
@@ -132,7 +144,7 @@ def _class_indicators(labels: Tensor) -> Tensor:
 
 
 def check_graph(neighbors: Any, labels: Any, gamma: float) -> tuple[Tensor, Tensor]:
-    """Neighbour lists and labels; classes renumbered 0, 1, ... so that a column for each is few columns."""
+    """Checked neighbour lists and labels, with the classes renumbered 0, 1, ..., C - 1."""
     neighbors = check_neighbors(neighbors)
     check_fraction(gamma, "gamma")
     labels = check_labels(labels, len(neighbors)).to(neighbors.device)

@@ -1,4 +1,4 @@
-"""k-means on tensors, on the device where they live, reproducible from a seed."""
+"""k-means on tensors, on the CPU or a GPU, reproducible from a seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK_ENTRIES = 1 << 25
 
 @dataclass(frozen=True)
 class Clustering:
-    """Result of k-means: (N,) assignment, (K, d) centres, sum of squared distances to them."""
+    """Result of k-means: assignment (N,), centres (K, d) and the sum of squared distances to them."""
 
     assignment: Tensor
     centres: Tensor
@@ -26,11 +26,11 @@ class Clustering:
 def kmeans(
     points: Tensor, n_clusters: int, seed: int = 0, restarts: int = 10, iterations: int = 100, tolerance: float = 1e-4
 ) -> Clustering:
-    """Lloyd's algorithm from ``restarts`` k-means++ starts; the one of least inertia wins.
+    """Lloyd's algorithm from ``restarts`` k-means++ starts; returns the result of least inertia.
 
-    The random numbers are drawn on the CPU from ``seed``, so every device begins from the same draws. A cluster that
-    runs empty is moved to the point farthest from its centre. A restart ends when its centres move, in total square,
-    by less than ``tolerance`` times the mean variance of the points, as in scikit-learn.
+    The random numbers are drawn on the CPU, so they are the same on every device. An empty cluster moves to the point
+    farthest from its centre. Iteration stops when the summed squared shift of the centres is at most ``tolerance``
+    times the mean variance of the points, as in scikit-learn.
     """
     count = len(points)
     if not 1 <= n_clusters <= count:
@@ -41,7 +41,7 @@ def kmeans(
     candidates = 2 + int(math.log(n_clusters))
     draws = torch.rand(restarts, n_clusters, candidates, generator=torch.Generator().manual_seed(seed)).to(points)
     at_once = max(1, BLOCK_ENTRIES // (count * candidates))
-    found = [_lloyd(centred, _plus_plus(centred, chunk), iterations, limit) for chunk in draws.split(at_once)]
+    found = [_lloyd(centred, _initial_centres(centred, chunk), iterations, limit) for chunk in draws.split(at_once)]
     best = min(found, key=lambda clustering: clustering.inertia)
     return Clustering(best.assignment, best.centres + mean, best.inertia)
 
@@ -54,8 +54,8 @@ def _squared_distances(points: Tensor, centres: Tensor) -> Tensor:
     return crossed.clamp_min_(0.0)
 
 
-def _plus_plus(points: Tensor, draws: Tensor) -> Tensor:
-    """(R, K, d) starts by k-means++ (Arthur and Vassilvitskii, 2007), greedy over 2 + log K candidates a step.
+def _initial_centres(points: Tensor, draws: Tensor) -> Tensor:
+    """Initial centres (R, K, d) by greedy k-means++ with 2 + log K candidates a step (Arthur and Vassilvitskii, 2007).
 
     ``draws`` (R, K, candidates) are uniform in [0, 1).
     """
@@ -75,7 +75,7 @@ def _plus_plus(points: Tensor, draws: Tensor) -> Tensor:
 
 
 def _lloyd(points: Tensor, centres: Tensor, iterations: int, limit: float) -> Clustering:
-    """Iterate all restarts side by side; the best of them comes back."""
+    """Iterate all restarts in parallel and return the best one."""
     for _ in range(iterations):
         distance, assignment = _assign(points, centres)
         moved = _means(points, assignment, distance, centres)
@@ -89,13 +89,13 @@ def _lloyd(points: Tensor, centres: Tensor, iterations: int, limit: float) -> Cl
 
 
 def _assign(points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """(R, N) squared distance to the nearest of (R, K, d) centres, and which it is."""
+    """Squared distance (R, N) to the nearest of the centres (R, K, d), and the number of that centre (R, N)."""
     nearest = [_squared_distances(block, centres).min(2) for block in points.split(_rows_at_once(centres))]
     return torch.cat([found.values for found in nearest], 1), torch.cat([found.indices for found in nearest], 1)
 
 
 def _means(points: Tensor, assignment: Tensor, distance: Tensor, centres: Tensor) -> Tensor:
-    """(R, K, d) mean of each cluster; an empty one takes one of the points farthest from their own centre.
+    """Mean (R, K, d) of each cluster; an empty cluster takes one of the points farthest from their centres.
 
     The sums are products with the one-hot assignment, which add in a fixed order on every device.
     """

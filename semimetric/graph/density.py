@@ -1,14 +1,14 @@
-r"""Affinities that follow the local density, after ISDML (IEEE TNNLS 2018).
+"""Density-aware edge weights, after ISDML (IEEE TNNLS 2018).
 
-A directed edge from i to its neighbour j weighs
+The directed edge from i to its neighbour j has the weight
 
-    w_ij = beta_i exp(-||z_i - z_j||^2 / (2 sigma^2)),      sigma = D_min + (D_max - D_min) / v
+    w_ij = beta_i exp(-||z_i - z_j||^2 / (2 sigma^2)),      sigma = D_min + (D_max - D_min) / v.
 
-with D_min and D_max the smallest and largest distance of two examples and beta the Parzen density of the examples
-under a Gaussian kernel, so that dense regions pull harder and outlying examples are almost free.
+D_min and D_max are the smallest and largest distance of two examples. beta is the Parzen density of the examples under
+a Gaussian kernel, so edges weigh more in dense regions and outliers have little influence.
 
-Ours, where the affinity leaves room: the kernel of the density has the width sigma, beta has mean 1 and is at least
-1e-6, and the weights have mean 1, so that they compare with those of a binary graph whatever the data.
+The paper leaves three choices open. Here the density kernel has the width sigma, beta has mean 1 and is at least 1e-6,
+and the weights have mean 1, so that they are comparable with those of a binary graph.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from semimetric.core.errors import InputError
 from semimetric.graph.neighbors import BLOCK_ENTRIES
 
 SAMPLED_ROWS = 2000
-"""Evenly spaced rows from which the largest distance is taken where there are too many for all pairs."""
+"""Evenly spaced rows from which the largest distance is estimated when there are too many rows for all pairs."""
 
 DENSITY_FLOOR = 1e-6
-"""Smallest density, in units of the mean, so that an outlier keeps a thread to its neighbours."""
+"""Smallest density, relative to the mean. It keeps the edges of outliers above 0."""
 
 
 def density_affinities(
@@ -37,16 +37,16 @@ def density_affinities(
 ) -> Tensor:
     """Density-aware weights of the directed edges of a kNN graph, in float64 and with mean 1.
 
-    All is computed from logarithms: with exact duplicates and one far example sigma is small, and most kernels
-    underflow long before the weights are scaled.
+    Everything is computed in logarithms: with exact duplicates and one distant example, sigma is small and most kernel
+    values would underflow.
 
     Parameters
     ----------
     features : (N, d) floating-point array
-    neighbors : (N, k) nearest neighbours of each row; the smallest distance is read from them
-    bandwidth_steps : v; the larger, the narrower the kernel
-    exact_rows : with more rows than this the largest distance is that of a sample of 2000 rows, and the density a sum
-        over each row's neighbours instead of all rows. Both are approximations.
+    neighbors : (N, k) nearest neighbours of each row, from which the smallest distance is read
+    bandwidth_steps : v; a larger value gives a narrower kernel
+    exact_rows : most rows for an exact result. Above it the largest distance is that of a sample of 2000 rows, and the
+        density is a sum over each row's neighbours instead of all rows.
 
     Returns
     -------
@@ -87,20 +87,20 @@ def _log_density(points: Tensor) -> Tensor:
 
 
 def _mean_one(logs: Tensor) -> Tensor:
-    """Logarithms of positive numbers, shifted such that the numbers have mean 1."""
+    """Shift the logarithms of positive numbers so that the numbers have mean 1."""
     shifted: Tensor = logs - (logs.flatten().logsumexp(0) - math.log(logs.numel()))
     return shifted
 
 
 def _edge_squares(points: Tensor, neighbors: Tensor) -> Tensor:
-    """Squared distances (N, k) to neighbours from differences, which keep duplicates at exactly 0."""
+    """Squared distances (N, k) to the neighbours. Computed from differences, so that duplicates are exactly 0 apart."""
     rows = max(1, BLOCK_ENTRIES // (neighbors.shape[1] * points.shape[1]))
     blocks = zip(points.split(rows), neighbors.split(rows), strict=True)
     return torch.cat([(own[:, None] - points[near]).square().sum(2) for own, near in blocks])
 
 
 def _square_blocks(points: Tensor) -> Iterator[Tensor]:
-    """Squared distances of all pairs by blocks of rows."""
+    """Squared distances of all pairs, in blocks of rows."""
     norms = points.square().sum(1)
     rows = max(1, BLOCK_ENTRIES // len(points))
     for own, size in zip(points.split(rows), norms.split(rows), strict=True):
@@ -114,7 +114,7 @@ def _sample(points: Tensor) -> Tensor:
 
 
 def _check_points(features: Any) -> Tensor:
-    """Finite features in float64; unlike elsewhere all rows may be the same."""
+    """Finite features in float64. Unlike ``check_features``, this allows all rows to be the same."""
     points = as_tensor(features, "features")
     if points.ndim != 2 or min(points.shape) < 1:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Directed neighbour lists as an undirected graph of unordered pairs."""
+"""Conversion of directed neighbour lists to an undirected graph."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from semimetric.core.errors import InputError
 
 
 def symmetric_edges(neighbors: Any, weights: Any = None) -> tuple[Tensor, Tensor]:
-    """Unordered pairs of neighbours, each once, and their weights.
+    """Unordered pairs of neighbours, each listed once, and their weights.
 
-    Without ``weights`` a pair weighs 1 if either of the two lists the other: the binary graph of LRML (Hoi, Liu and
-    Chang, CVPR 2008). With ``weights`` w on the directed edges it weighs (w_ij + w_ji) / 2, where a direction that is
-    not listed counts as 0, so that the sum of w_ij ||x_i - x_j||^2 over directed edges is twice that over pairs.
+    Without ``weights`` a pair weighs 1 if either node lists the other: the binary graph of LRML (Hoi, Liu and Chang,
+    CVPR 2008). With ``weights`` w on the directed edges it weighs (w_ij + w_ji) / 2, where an unlisted direction counts
+    as 0. The sum of w_ij ||x_i - x_j||^2 over directed edges is therefore twice the sum over pairs.
 
     Parameters
     ----------
     neighbors : (N, k) neighbour lists, self excluded
-    weights : (N, k) weight of each directed edge, or none
+    weights : (N, k) weight of each directed edge, or None
 
     Returns
     -------
@@ -37,14 +37,14 @@ def symmetric_edges(neighbors: Any, weights: Any = None) -> tuple[Tensor, Tensor
     if weights is None:
         return pairs, torch.ones(len(pairs), dtype=torch.float64, device=pairs.device)
     directed = _check_weights(weights, neighbors)
-    # One slot for each direction of a pair: nothing is accumulated, so the answer is the same on every device.
+    # One slot for each direction of a pair: no accumulation, so the result is the same on every device.
     both = torch.zeros(2, len(pairs), dtype=torch.float64, device=pairs.device)
     both[(source < target).long(), place] = directed.flatten()
     return pairs, both.mean(0)
 
 
 def node_degrees(pairs: Tensor, weights: Tensor, count: int) -> Tensor:
-    """Sum of the weights (E,) of the pairs (E, 2) that touch each of ``count`` nodes, (count,)."""
+    """Degree (count,) of each node: the sum of the weights (E,) of its pairs (E, 2)."""
     order, starts = group_by_node(pairs.T.flatten(), count)
     table = weights.repeat(2)[:, None]
     degrees: Tensor = torch.nn.functional.embedding_bag(order, table, starts, mode="sum")
@@ -52,16 +52,16 @@ def node_degrees(pairs: Tensor, weights: Tensor, count: int) -> Tensor:
 
 
 def group_by_node(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Where each node occurs in the list ``nodes``: positions sorted by node, and where each node's run starts.
+    """Positions in the list ``nodes`` sorted by node, and the start of each node's run.
 
-    Sums over runs are made in a fixed order; scattering would add in any order on a GPU.
+    Sums over runs have a fixed order, unlike scatter-add on a GPU.
     """
     ordered, positions = nodes.sort(stable=True)
     return positions, torch.searchsorted(ordered, torch.arange(count, device=nodes.device))
 
 
 def _check_weights(weights: Any, neighbors: Tensor) -> Tensor:
-    """A weight for each directed edge, float64."""
+    """Checked float64 weights, one for each directed edge."""
     tensor = as_tensor(weights, "weights").to(neighbors.device, torch.float64)
     if tensor.shape != neighbors.shape:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Modes of a neighbour graph: the nodes around which examples crowd."""
+"""Modes of a neighbours graph: nodes of locally maximal density."""
 
 from __future__ import annotations
 
@@ -18,14 +18,21 @@ def neighbor_density(features: Tensor, neighbors: Tensor) -> Tensor:
 
 
 def graph_modes(neighbors: Any, density: Any) -> Tensor:
-    """Nodes at least as dense as all of their neighbours, in ascending order.
+    """Nodes that are at least as dense as all of their neighbours.
 
-    Of two neighbours of equal density the lower number wins, so a plateau keeps one mode and not all of it.
+    Of two neighbours with equal density the lower number wins, so a plateau has one mode.
 
     Parameters
     ----------
-    neighbors : (N, k) neighbour lists
-    density : (N,) any score of how crowded a node is, for example ``neighbor_density``
+    neighbors : (N, k) int array
+        Neighbour lists, self excluded.
+    density : (N,) array
+        Density of each node, or any other score; for example that of ``neighbor_density``.
+
+    Returns
+    -------
+    (M,) int64 tensor
+        Node numbers of the modes, ascending.
     """
     neighbors = check_neighbors(neighbors)
     score = as_tensor(density, "density").to(neighbors.device)

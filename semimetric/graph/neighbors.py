@@ -1,4 +1,4 @@
-"""Exact nearest neighbours by blocks of rows, on the CPU or the GPU."""
+"""Exact nearest neighbours, computed in blocks of rows on the CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -11,24 +11,31 @@ from semimetric.core.arrays import check_features
 from semimetric.core.errors import InputError
 
 BLOCK_ENTRIES = 1 << 25
-"""Distances held at once: 256 MiB in float64, whatever the number of examples."""
+"""Distances held at once: 256 MiB in float64."""
 
 
 def nearest_neighbors(features: Any, k: int) -> Tensor:
-    """The ``k`` nearest rows of every row by Euclidean distance, nearest first, the row itself left out.
+    """The ``k`` nearest neighbours of every row by Euclidean distance, nearest first.
 
-    Rows at the same distance are listed by their number, so the answer does not depend on the order of summation in
-    a top-k routine. Distances are computed in float64 whatever the type of the features, and after removing the mean
-    row: the expanded square |x|^2 - 2 xy + |y|^2 would lose close neighbours in float32.
+    A row is not its own neighbour. Ties are ordered by row number. Distances are computed in float64 after centring,
+    because the expanded square |x|^2 - 2 xy + |y|^2 loses close neighbours in float32.
 
     Parameters
     ----------
     features : (N, d) floating-point array
-    k : number of neighbours, 1 <= k < N
+        One example per row.
+    k : int
+        Number of neighbours, 1 <= k < N.
 
     Returns
     -------
-    (N, k) int64 tensor on the device of ``features``
+    (N, k) int64 tensor
+        Row numbers, on the device of ``features``.
+
+    Examples
+    --------
+    >>> nearest_neighbors([[0.0], [1.0], [3.0]], k=1).tolist()
+    [[1], [0], [1]]
     """
     points = check_features(features)
     count = len(points)
@@ -41,11 +48,11 @@ def nearest_neighbors(features: Any, k: int) -> Tensor:
     points = points - points.mean(0)
     norms = points.square().sum(1)
     rows = max(1, BLOCK_ENTRIES // count)
-    return torch.cat([_of_block(points, norms, start, rows, k) for start in range(0, count, rows)])
+    return torch.cat([_block_neighbors(points, norms, start, rows, k) for start in range(0, count, rows)])
 
 
-def _of_block(points: Tensor, norms: Tensor, start: int, rows: int, k: int) -> Tensor:
-    """Neighbours of the rows from ``start`` on."""
+def _block_neighbors(points: Tensor, norms: Tensor, start: int, rows: int, k: int) -> Tensor:
+    """Neighbours of the ``rows`` rows from ``start`` on."""
     block = points[start : start + rows]
     distances = torch.addmm(norms[None, :], block, points.T, alpha=-2.0)
     own = torch.arange(len(block), device=block.device)

@@ -1,14 +1,12 @@
-r"""Labels propagated to every node as class posteriors, with a confidence.
+"""Label propagation: class posteriors and a confidence for every node.
 
-On the undirected graph with weights W and degrees D, S = D^-1/2 W D^-1/2, and
+On the undirected graph with weights W and degrees D, with S = D^-1/2 W D^-1/2,
 
-    F = (1 - gamma) (I - gamma S)^-1 Y
+    F = (1 - gamma) (I - gamma S)^-1 Y.
 
-with Y one-hot for labelled nodes, each class divided by its number of labels so that none wins by being labelled more
-(D. Zhou, O. Bousquet, T. N. Lal, J. Weston, B. Schoelkopf, "Learning with local and global consistency", NIPS 2003).
-Rows of F, normalised, are the posteriors; confidence is 1 - H / log C with the entropy H of a row, as in A. Iscen, G.
-Tolias, Y. Avrithis, O. Chum, "Label propagation for deep semi-supervised learning", CVPR 2019. Unlike the affinities
-of ``affinities``, labels here reach every node that is connected to a labelled one.
+Y is one-hot for labelled nodes, and each class is divided by its number of labels, so that classes with many labels are
+not favoured. The posteriors are the normalised rows of F. The confidence of a row with entropy H is 1 - H / log C.
+Unlike in ``affinities``, labels here reach every node that is connected to a labelled one.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ from semimetric.graph.edges import group_by_node, node_degrees, symmetric_edges
 from semimetric.graph.neighbors import nearest_neighbors
 
 PRIOR = 0.1
-"""Of what labels send to a well reached node of a class, so much is added as not knowing, over all classes."""
+"""Default weight of the uniform prior, see ``class_posteriors``."""
 
 ITERATIONS = 1000
-"""Most conjugate-gradient iterations; for gamma = 0.99 some 70 give six digits."""
+"""Most conjugate-gradient iterations; for gamma = 0.99 about 70 give six digits."""
 
 
 class Posteriors(NamedTuple):
@@ -41,7 +39,7 @@ class Posteriors(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """S as for each node the list of its neighbours (grouped, from ``starts`` on) and their entries in S."""
+    """S in sparse form: the neighbours of each node (its run begins at ``starts``) and their entries in S."""
 
     nodes: Tensor
     starts: Tensor
@@ -49,29 +47,37 @@ class Graph(NamedTuple):
 
 
 def class_posteriors(
-    neighbors: Any,
-    labels: Any,
-    weights: Any = None,
-    gamma: float = 0.99,
-    tolerance: float = 1e-6,
-    prior: float = 0.0,
+    neighbors: Any, labels: Any, weights: Any = None, gamma: float = 0.99, tolerance: float = 1e-6, prior: float = 0.0
 ) -> Posteriors:
     """Propagate labels over the undirected graph of neighbour lists.
 
     Parameters
     ----------
-    neighbors : (N, k) neighbour lists, self excluded
-    labels : (N,) integers, -1 = unlabelled, of at least two classes
-    weights : (N, k) non-negative weight of each directed edge, averaged over both directions, or none for 1 each
-    gamma : share of what a node passes on, in (0, 1)
-    tolerance : residual of the solution as a share of the right-hand side
-    prior : added to a row of F before it is normalised, equally over the classes, as a share of the upper quartile of
-        the row sums of the nodes with the same largest class; so a node that little arrives at, such as one of a class
-        without a label, keeps nearly equal posteriors even if all of that little is of one class
+    neighbors : (N, k) int array
+        Neighbour lists, self excluded.
+    labels : (N,) int array
+        Class numbers of at least two classes, -1 = unlabelled.
+    weights : (N, k) array, optional
+        Non-negative weight of each directed edge, averaged over both directions; 1 for each edge if None.
+    gamma : float
+        Share of a node's value that comes from its neighbours, in (0, 1).
+    tolerance : float
+        Relative residual at which the solver stops.
+    prior : float
+        Weight of a uniform prior, which is added to a row of F before normalisation. It is relative to the upper
+        quartile of the row sums among nodes with the same predicted class. A node that receives little, such as one of
+        a class without labels, then keeps nearly uniform posteriors.
 
     Returns
     -------
-    Posteriors; a node that no labelled one reaches has equal posteriors and confidence 0
+    Posteriors
+        Classes, posteriors and confidence. A node that is not connected to a label has uniform posteriors and
+        confidence 0.
+
+    References
+    ----------
+    Zhou, Bousquet, Lal, Weston, Schoelkopf: Learning with local and global consistency. NIPS 2003.
+    Iscen, Tolias, Avrithis, Chum: Label propagation for deep semi-supervised learning. CVPR 2019.
     """
     neighbors = check_neighbors(neighbors)
     labels = check_labels(labels, len(neighbors)).to(neighbors.device)
@@ -80,15 +86,15 @@ def class_posteriors(
     check_not_negative(prior, "prior")
     classes, numbers, counts = torch.unique(labels[labels >= 0], return_inverse=True, return_counts=True)
     if len(classes) < 2:
-        raise InputError(f"labels must be of at least 2 classes to tell them apart, got {len(classes)}. Label another.")
+        raise InputError(f"labels must be of at least 2 classes, got {len(classes)}. Label an example of another.")
     known = torch.zeros(len(labels), len(classes), dtype=torch.float64, device=labels.device)
     known[(labels >= 0).nonzero().flatten(), numbers] = 1.0 / counts[numbers].double()
-    reached = _solve(_normalized(neighbors, weights), known, gamma, tolerance).clamp_min(0.0)
-    return Posteriors(classes, *_normalize(reached, prior))
+    reached = _solve(_normalized_graph(neighbors, weights), known, gamma, tolerance).clamp_min(0.0)
+    return Posteriors(classes, *_posteriors(reached, prior))
 
 
-def _normalized(neighbors: Tensor, weights: Any) -> Graph:
-    """S of the undirected graph, both directions of every edge listed."""
+def _normalized_graph(neighbors: Tensor, weights: Any) -> Graph:
+    """S of the undirected graph, with both directions of every edge."""
     pairs, pair_weights = symmetric_edges(neighbors, weights)
     if bool((pair_weights < 0).any()):
         raise InputError("weights must not be negative; a posterior has no meaning for edges that repel.")
@@ -110,7 +116,7 @@ def _product(graph: Graph, values: Tensor) -> Tensor:
 
 
 def _solve(graph: Graph, right: Tensor, gamma: float, tolerance: float) -> Tensor:
-    """(1 - gamma) (I - gamma S)^-1 ``right`` by conjugate gradients, each column with its own steps."""
+    """(1 - gamma) (I - gamma S)^-1 ``right`` by conjugate gradients; each column has its own step sizes."""
     solution = torch.zeros_like(right)
     residual = direction = (1.0 - gamma) * right
     size = residual.square().sum(0)
@@ -128,8 +134,8 @@ def _solve(graph: Graph, right: Tensor, gamma: float, tolerance: float) -> Tenso
     return solution
 
 
-def _normalize(reached: Tensor, prior: float) -> tuple[Tensor, Tensor]:
-    """Posteriors and confidence; equal posteriors where nothing arrived."""
+def _posteriors(reached: Tensor, prior: float) -> tuple[Tensor, Tensor]:
+    """Posteriors and confidence from F; uniform posteriors where a row of F is 0."""
     classes = reached.shape[1]
     total = reached.sum(1, keepdim=True)
     if prior > 0:
@@ -141,23 +147,26 @@ def _normalize(reached: Tensor, prior: float) -> tuple[Tensor, Tensor]:
 
 
 def cosine_posteriors(points: Tensor, labels: Tensor, k: int, gamma: float) -> Posteriors:
-    """``class_posteriors`` on the k nearest neighbours of unit points (N, d), edges weighing max(0, cosine)^3."""
+    """``class_posteriors`` on the kNN graph of unit vectors (N, d), with edge weights max(0, cosine)^3."""
     neighbors = nearest_neighbors(points, k)
     cosines = torch.stack([(points * points[column]).sum(1) for column in neighbors.T], dim=1)
     return class_posteriors(neighbors, labels, cosines.clamp_min(0.0) ** 3, gamma, prior=PRIOR)
 
 
 def names_and_confidence(found: Posteriors, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Column (N,) of what each example is taken for, which is its label where it has one, and how sure that is."""
+    """Predicted class (N,), as a column of the posteriors, and its confidence (N,).
+
+    A labelled example has its label, with the largest confidence of all examples.
+    """
     known = labels >= 0
     named = torch.where(known, torch.searchsorted(found.classes, labels), found.shares.argmax(1))
     return named, torch.where(known, found.confidence.max(), found.confidence)
 
 
 def upper_quartiles(values: Tensor, groups: Tensor, count: int) -> Tensor:
-    """For every entry of ``values`` (N,) the upper quartile of its group, numbered below ``count`` (N,).
+    """For each of ``values`` (N,) the upper quartile of its group; ``groups`` (N,) are numbers below ``count``.
 
-    Higher than the median, it is still one of a class where as many strangers have been taken for that class.
+    Unlike the median it stays typical of the class even if half of the group was wrongly assigned to it.
     """
     quartiles = values.new_zeros(count)
     for group in range(count):

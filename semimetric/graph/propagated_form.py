@@ -1,17 +1,16 @@
-r"""The quadratic form of propagated affinities, without the N x N matrix of affinities.
+"""The quadratic form of propagated affinities, without the N x N matrix of affinities.
 
-For the propagated affinities W of all pairs (see ``affinities``) and rows z_i of Z, half the sum of
+With the propagated affinities W of all pairs (see ``affinities``) and the rows z_i of Z, half the sum of
 W_ij (z_i - z_j)(z_i - z_j)^T is
 
     T = Z^T Lap Z = Z^T diag(W 1) Z - (Z^T W* Z + (Z^T W* Z)^T) / 2,      Lap = diag(W 1) - W.
 
-W* = P W0 needs only products with P. On labelled nodes W0 is 2 Y Y^T - 1 1^T and on the others the identity, so with
-Z_U the rows of unlabelled nodes (zero elsewhere), F = P E Y (N, C) and f = F 1,
+W* = P W0 needs only products with P. W0 is 2 Y Y^T - 1 1^T on labelled nodes and the identity on the others. Let Z_U be
+Z with zero rows for labelled nodes, F = P E Y (N, C), f = F 1, and n the number of labels of each class. Then
 
-    W* Z = P Z_U + 2 F (Y^T E^T Z) - f (1^T E^T Z),      W* 1 = (1 - f) + 2 F n - |n| f,      W*^T 1 = W0 (P^T 1)
+    W* Z = P Z_U + 2 F (Y^T E^T Z) - f (1^T E^T Z),      W* 1 = (1 - f) + 2 F n - |n| f,      W*^T 1 = W0 (P^T 1).
 
-with n the number of labels of each class: d + C + 1 columns through P and one through its transpose, O(N k) a sweep
-each, instead of an inverse in O(N^3).
+This takes d + C + 1 products with P and one with its transpose, O(N k) a sweep each, instead of an O(N^3) inverse.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from semimetric.graph.affinities import check_graph
 from semimetric.graph.walk import TOLERANCE, solve_walk
 
 BLOCK_ENTRIES = 1 << 24
-"""Entries of a block of columns where there is one for each class."""
+"""Entries of a block of class columns."""
 
 
 class PropagatedForm(NamedTuple):
-    """T (d, d) in float64, and the sum over i and j of |W*_ij| that makes a weight of T dimensionless."""
+    """T (d, d) in float64, and the sum of |W*_ij| over all i and j, by which a weight of T is made dimensionless."""
 
     matrix: Tensor
     total: float
@@ -44,14 +43,14 @@ def propagated_form(
 ) -> PropagatedForm:
     """T = Z^T Lap Z for the Laplacian of the propagated affinities of all pairs of nodes.
 
-    W has negative entries, so that T may be indefinite.
+    T may be indefinite, because W has negative entries.
 
     Parameters
     ----------
     features : (N, d) floating-point array Z
     neighbors : (N, k) neighbour lists, self excluded
     labels : (N,) integers, -1 = unlabelled
-    gamma : share of the affinity that travels on at each step of the walk, in (0, 1)
+    gamma : probability that the random walk continues at each step, in (0, 1)
     tolerance : error of the solves, see ``solve_walk``
     """
     neighbors, labels = check_graph(neighbors, labels, gamma)
@@ -80,7 +79,7 @@ def propagated_form(
 
 
 def _class_blocks(labels: Tensor) -> Iterator[Tensor]:
-    """E Y (N, C) by blocks of columns, so that a class for each node does not make an N x N array."""
+    """E Y (N, C) in blocks of columns, so that a large C does not make an N x N array."""
     classes = torch.arange(int(labels.max()) + 1, device=labels.device)
     for block in classes.split(max(1, BLOCK_ENTRIES // len(labels))):
         yield (labels[:, None] == block).double()

@@ -1,8 +1,8 @@
-r"""The random walk on a directed kNN graph: products with P = (1 - gamma) (I - gamma Q)^-1 and with its transpose.
+"""The random walk on a directed kNN graph: products with P = (1 - gamma) (I - gamma Q)^-1 and with its transpose.
 
-Q is 1/k on each of a node's k neighbours. P is personalised PageRank with restart 1 - gamma: entry (i, j) is the
-probability that a walk from i, stopped with probability 1 - gamma at each node, stops at j. Its entries are
-non-negative and its rows sum to one.
+Q is 1/k on each of a node's k neighbours. P is personalised PageRank with restart probability 1 - gamma. Entry (i, j)
+is the probability that a walk from i, which stops at each node with probability 1 - gamma, stops at j. The entries are
+non-negative and the rows sum to 1.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch import Tensor
 from semimetric.graph.edges import group_by_node
 
 TOLERANCE = 1e-9
-"""Error of a column of P B in units of the column's largest entry in B."""
+"""Error of a column of P B, relative to the largest entry of that column of B."""
 
 INNER_TARGET = 1e-5
-"""Share of the residual that float32 can be trusted to leave; float64 refinement does the rest."""
+"""Relative residual that the float32 solver aims for; float64 refinement does the rest."""
 
 INNER_STEPS = 300
 """Most BiCGSTAB steps between two refinements."""
@@ -30,18 +30,18 @@ SWEEPS = 4
 """Products with gamma Q in each application of the preconditioned operator I - (gamma Q)^SWEEPS."""
 
 CACHED_COLUMNS = 48
-"""Columns solved at once on a CPU, whose working set then stays in its cache: twice as fast as 140 at once."""
+"""Columns solved at once on a CPU. The working set then fits into the cache, which is twice as fast as 140 columns."""
 
 BLOCK_ENTRIES = 1 << 24
 """Entries of a block of columns on a GPU."""
 
 ONE_THREAD_ENTRIES = 1 << 20
-"""Smaller blocks are solved on one thread of the CPU: each of their thousands of short operations would wait for the
-others, which saves a quarter of the time on an idle machine and takes ten times as long on a busy one."""
+"""Smaller blocks are solved on one CPU thread, because synchronising threads costs more than such short operations:
+a quarter of the time on an idle machine, ten times the time on a busy one."""
 
 
 class Walk(NamedTuple):
-    """Factor x Q, or its transpose, as for each node the list of nodes whose values it sums."""
+    """Factor x Q, or its transpose, in sparse form: for each node the list of nodes whose values it sums."""
 
     nodes: Tensor
     starts: Tensor
@@ -52,8 +52,8 @@ class Walk(NamedTuple):
 def walk_matrix(neighbors: Tensor, gamma: float) -> Tensor:
     """P = (1 - gamma) (I - gamma Q)^-1 as a dense (N, N) float64 tensor.
 
-    I - gamma Q is strictly diagonally dominant, so the inverse exists and its condition number is at most
-    (1 + gamma) / (1 - gamma) in the maximum norm.
+    I - gamma Q is strictly diagonally dominant, so the inverse exists. Its condition number in the maximum norm is at
+    most (1 + gamma) / (1 - gamma).
     """
     count, k = neighbors.shape
     system = torch.zeros(count, count, dtype=torch.float64, device=neighbors.device)
@@ -66,30 +66,30 @@ def walk_matrix(neighbors: Tensor, gamma: float) -> Tensor:
 def solve_walk(
     neighbors: Tensor, columns: Tensor, gamma: float, tolerance: float = TOLERANCE, adjoint: bool = False
 ) -> Tensor:
-    """P ``columns`` (N, b) in float64, P = (1 - gamma) (I - gamma Q)^-1, or P^T ``columns``.
+    """P ``columns`` (N, b), or P^T ``columns`` if ``adjoint``, in float64.
 
-    With the residual r = b - P^-1 x of an approximation x, the error P r is no larger than r in the maximum norm,
-    as the rows of P are non-negative and sum to 1; for the transpose the same holds in the sum norm. The solver stops
-    where r is at most ``tolerance`` times b in that norm, so ``tolerance`` bounds the error of each column too.
+    ``tolerance`` bounds the relative error of each column, in the maximum norm for P and in the sum norm for P^T. The
+    solver stops when the residual r = b - P^-1 x meets that bound. The error P r is no larger than r in that norm,
+    because the rows of P are non-negative and sum to 1.
     """
-    walk = _lists(neighbors, gamma, adjoint)
+    walk = _walk_lists(neighbors, gamma, adjoint)
     on_cpu = columns.device.type == "cpu"
     width = CACHED_COLUMNS if on_cpu else max(CACHED_COLUMNS, BLOCK_ENTRIES // len(columns))
     blocks = columns.double().split(width, dim=1)
     threads = 1 if on_cpu and blocks[0].numel() < ONE_THREAD_ENTRIES else torch.get_num_threads()
-    with _limited_to(threads):
+    with _cpu_threads(threads):
         return torch.cat([_solve_block(walk, block.contiguous(), gamma, tolerance) for block in blocks], dim=1)
 
 
 def walk_product(walk: Walk, values: Tensor) -> Tensor:
-    """Factor x Q ``values``, or factor x Q^T ``values``, for ``values`` (N, b); summed in a fixed order."""
+    """Factor x Q ``values``, or factor x Q^T ``values``, for ``values`` (N, b), summed in a fixed order."""
     sums: Tensor = torch.nn.functional.embedding_bag(walk.nodes, values, walk.starts, mode="sum")
     return sums.mul_(walk.factor)
 
 
 @contextmanager
-def _limited_to(threads: int) -> Iterator[None]:
-    """Let torch use this many threads of the CPU for a while."""
+def _cpu_threads(threads: int) -> Iterator[None]:
+    """Limit torch to this number of CPU threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -98,8 +98,8 @@ def _limited_to(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _lists(neighbors: Tensor, gamma: float, adjoint: bool) -> Walk:
-    """The walk gamma Q along the neighbour lists, or against them."""
+def _walk_lists(neighbors: Tensor, gamma: float, adjoint: bool) -> Walk:
+    """The walk gamma Q along the edges, or against them if ``adjoint``."""
     count, k = neighbors.shape
     if adjoint:
         positions, starts = group_by_node(neighbors.flatten(), count)
@@ -110,19 +110,19 @@ def _lists(neighbors: Tensor, gamma: float, adjoint: bool) -> Walk:
     return Walk(nodes.to(index), starts.to(index), gamma / k, adjoint)
 
 
-def _size(walk: Walk, values: Tensor) -> Tensor:
-    """Norm (b,) of each column in which the walk shrinks: the largest entry, or their sum for the transpose."""
+def _column_norms(walk: Walk, values: Tensor) -> Tensor:
+    """Norm (b,) of each column in which the walk contracts: the maximum norm for Q, the sum norm for Q^T."""
     return values.abs().sum(0) if walk.adjoint else values.abs().amax(0)
 
 
 def _solve_block(walk: Walk, block: Tensor, gamma: float, tolerance: float) -> Tensor:
-    """Iterative refinement: float32 BiCGSTAB for the residual, float64 for the residual itself.
+    """Iterative refinement: BiCGSTAB in float32, residuals in float64.
 
-    A column that a round does not improve tenfold (BiCGSTAB may break down; float32 may be too coarse for a gamma
-    near 1) is finished by the power series, which cannot fail.
+    A round can fail to reduce a residual tenfold: BiCGSTAB may break down, and float32 may be too coarse for a gamma
+    near 1. The power series then finishes that column; it always converges.
     """
     solution, residual = torch.zeros_like(block), block
-    error = _size(walk, block)
+    error = _column_norms(walk, block)
     goal = tolerance * error
     unsolved = error > goal
     while bool(unsolved.any()):
@@ -131,7 +131,7 @@ def _solve_block(walk: Walk, block: Tensor, gamma: float, tolerance: float) -> T
         step = _bicgstab(walk, ((residual * unsolved) / scale).float(), target.float())
         trial = solution + step.double() * ((1 - gamma) * scale)
         trial_residual = block - (trial - walk_product(walk, trial)) / (1 - gamma)
-        trial_error = _size(walk, trial_residual)
+        trial_error = _column_norms(walk, trial_residual)
         better = trial_error < error
         solution = torch.where(better, trial, solution)
         residual = torch.where(better, trial_residual, residual)
@@ -153,14 +153,14 @@ def _power_series(walk: Walk, start: Tensor, gamma: float, tolerance: float) -> 
 
 
 def _bicgstab(walk: Walk, right: Tensor, target: Tensor) -> Tensor:
-    """Approximate solution of (I - gamma Q) x = ``right`` (N, b), until each residual is at most its ``target`` (b,).
+    """Solve (I - gamma Q) x = ``right`` (N, b) approximately, until each residual is at most its ``target`` (b,).
 
-    BiCGSTAB (van der Vorst, 1992) for all columns at once, each with its own scalars. It solves for y in
-    (I - (gamma Q)^m) y = right, x = sum_{t < m} (gamma Q)^t y, whose spectrum crowds around 1: products with Q cost
-    less here than the inner products of a step. A column that has arrived stays where it is.
+    BiCGSTAB (van der Vorst, 1992) on all columns at once, each with its own scalars. It solves (I - (gamma Q)^m) y =
+    right with x = sum_{t < m} (gamma Q)^t y, whose spectrum is clustered around 1. The extra products with Q cost less
+    than the inner products of the steps they save. Converged columns do not change.
 
-    The usual shadow residual, the right-hand side itself, would not do. Constants are an eigenvector of Q, so for the
-    transpose and a constant right-hand side all shadows would be multiples of one vector, and the steps blind.
+    The usual shadow residual, the right-hand side, fails here. Constants are an eigenvector of Q, so for the transpose
+    and a constant right-hand side all shadow vectors would be parallel.
     """
     rows = torch.arange(len(right), dtype=right.dtype, device=right.device)[:, None]
     shadow = right * (1 + rows.sin())
@@ -168,13 +168,13 @@ def _bicgstab(walk: Walk, right: Tensor, target: Tensor) -> Tensor:
     solution = torch.zeros_like(right)
     rho = _dots(shadow, right)
     for _ in range(INNER_STEPS):
-        active = _size(walk, residual) > target
+        active = _column_norms(walk, residual) > target
         if not bool(active.any()):
             break
-        image = _less_sweeps(walk, direction)
+        image = _precondition(walk, direction)
         alpha = _ratio(rho, _dots(shadow, image)) * active
         half = torch.addcmul(residual, image, alpha, value=-1)
-        half_image = _less_sweeps(walk, half)
+        half_image = _precondition(walk, half)
         omega = _ratio(_dots(half_image, half), _dots(half_image, half_image)) * active
         solution.addcmul_(direction, alpha).addcmul_(half, omega)
         residual = torch.addcmul(half, half_image, omega, value=-1)
@@ -187,7 +187,7 @@ def _bicgstab(walk: Walk, right: Tensor, target: Tensor) -> Tensor:
     return total
 
 
-def _less_sweeps(walk: Walk, values: Tensor) -> Tensor:
+def _precondition(walk: Walk, values: Tensor) -> Tensor:
     """(I - (gamma Q)^m) ``values``."""
     swept = values
     for _ in range(SWEEPS):
@@ -201,10 +201,10 @@ def _dots(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _ratio(over: Tensor, under: Tensor) -> Tensor:
-    """Quotient that is 0 where it would not be a number: BiCGSTAB has broken down there, or the column is zero."""
+    """Quotient, 0 where it is not finite: BiCGSTAB has broken down there, or the column is zero."""
     return (over / under).nan_to_num(0.0, 0.0, 0.0)
 
 
 def sweeps_for(gamma: float, tolerance: float) -> int:
-    """Terms of the power series after which its entrywise error is at most ``tolerance``."""
+    """Number of terms of the power series for an entrywise error of at most ``tolerance``."""
     return max(1, math.ceil(math.log(tolerance) / math.log(gamma)))

@@ -1,4 +1,4 @@
-"""Pure functions on embeddings and on index triplets or targets."""
+"""Losses: pure functions of embeddings and of triplets or targets."""
 
 from semimetric.core.lazy import attach
 

@@ -1,4 +1,4 @@
-"""Smooth angular loss: of explicit triplets under a Mahalanobis metric, and of all triplets of a labelled batch.
+"""Smooth angular loss: for given triplets under a Mahalanobis metric, and for all triplets of a labelled batch.
 
 References
 ----------
@@ -17,12 +17,12 @@ from torch.nn.functional import softplus
 from semimetric.core.errors import InputError
 from semimetric.encoders import unit_features
 from semimetric.metric.angular import row_margins, triangle_rows
-from semimetric.mining.labelled import check_batch, labelled_masks
+from semimetric.mining.labelled import check_batch, check_embeddings, labelled_masks
 
 Reduction = Literal["sum", "mean", "none"]
 
 LARGEST_ANGLE = 80.0
-"""Of the batch form, in degrees: its exponents stay within 16 tan(alpha)^2 = 515, which float64 can hold."""
+"""Largest angle of the batch form, in degrees: its exponents are then at most 16 tan(alpha)^2 = 515."""
 
 
 def angular_loss(
@@ -32,20 +32,29 @@ def angular_loss(
     alpha: float = 40.0,
     reduction: Reduction = "sum",
 ) -> Tensor:
-    """Softplus of the angular margins: log(1 + exp(m)), a smooth hinge that never overflows.
+    """Smooth angular loss of triplets: log(1 + exp(m)) of each margin m of ``angular_margins``.
 
     Parameters
     ----------
-    embeddings : (N, d)
-        Usually of unit length; gradients flow to them.
-    triplets : (T, 3) int64
-        Rows of ``embeddings``: anchor, positive, negative. With T = 0 the sum is 0.
-    factor : (d, l), optional
-        L of the metric M = L L^T, cast to the embeddings' type; without it the distance is Euclidean.
+    embeddings : (N, d) tensor
+        Embeddings, usually of unit length. Gradients flow to them.
+    triplets : (T, 3) int64 tensor
+        Rows of ``embeddings``: anchor, positive, negative. With T = 0 the sum and the mean are 0.
+    factor : (d, l) tensor, optional
+        L of the metric M = L L^T, cast to the type of the embeddings. If None, the distance is Euclidean.
     alpha : float
         Upper bound of the angle at the negative, in degrees, in (0, 90).
-    reduction
-        ``sum`` or ``mean`` over the triplets (0-d result), or ``none`` (T,).
+    reduction : {"sum", "mean", "none"}
+        Reduction over the triplets.
+
+    Returns
+    -------
+    0-d tensor, or (T,) for ``reduction="none"``
+        The loss.
+
+    References
+    ----------
+    Wang, Zhou, Wen, Liu, Lin: Deep metric learning with angular loss. ICCV 2017.
     """
     losses = softplus(angular_margins(embeddings, triplets, factor, alpha))
     if reduction == "none":
@@ -60,9 +69,8 @@ def angular_loss(
 def angular_margins(embeddings: Tensor, triplets: Tensor, factor: Tensor | None = None, alpha: float = 40.0) -> Tensor:
     """Margins m = ||L^T (z - z+)||^2 - 4 tan(alpha)^2 ||L^T (z- - (z + z+)/2)||^2, one per triplet, (T,).
 
-    A triplet with m > 0 violates the angle bound; ``(m > 0).float().mean()`` is the share of active triplets.
-    The metric is applied before triplets are gathered, so an example in many triplets is projected once.
-    Indices are checked on a CPU only, because the check would wait for the device.
+    A triplet with m > 0 violates the angle bound. The metric is applied before triplets are gathered, so an example in
+    many triplets is projected once. Indices are checked on a CPU only, because the check would synchronise a GPU.
     """
     _check(embeddings, triplets, factor)
     points = embeddings if factor is None else embeddings @ factor.to(embeddings.dtype)
@@ -75,20 +83,20 @@ def batch_angular_loss(embeddings: Tensor, targets: Tensor, alpha: float = 40.0,
 
     For rows e of unit length and t = tan(alpha)^2,
 
-        f_apn = 4 t (e_a + e_p) . e_n - 2 (1 + t) e_a . e_p            (+ 2 - 6 t where ``constant``),
+        f_apn = 4 t (e_a + e_p) . e_n - 2 (1 + t) e_a . e_p            (+ 2 - 6 t if ``constant``).
 
-    with the constant the margin ||e_a - e_p||^2 - 4 t ||e_n - (e_a + e_p)/2||^2 of ``angular_margins``. The two of a
-    pair have the same negatives, so that the sum is exp(-2 (1 + t) e_a . e_p) times an entry of E E^T,
-    E_an = exp(4 t e_a . e_n) for negatives and 0 else: nothing of size n^3 is made. The products of unit rows bound
-    the exponents, and in float64, in which this is computed, none of them over- or underflows up to 80 degrees.
+    With the constant it is the margin ||e_a - e_p||^2 - 4 t ||e_n - (e_a + e_p)/2||^2 of ``angular_margins``. Both
+    examples of a pair have the same negatives, so the sum is exp(-2 (1 + t) e_a . e_p) times an entry of E E^T, where
+    E_an is exp(4 t e_a . e_n) for negatives and 0 elsewhere. No array of size n^3 is made. Unit rows bound the
+    exponents, so nothing over- or underflows in float64 up to 80 degrees.
 
     Parameters
     ----------
     embeddings : (n, d)
-        Scaled to unit length here, a zero row stays zero; gradients flow to them.
+        Scaled to unit length here; a zero row stays zero. Gradients flow to them.
     targets : (n,) int64
-        Classes; an unlabelled row, -1, takes no part. Without a pair of one class, or without an example of another,
-        the loss is 0 and so is its gradient.
+        Classes; unlabelled rows, -1, are ignored. Without a pair of one class, or without a second class, the loss and
+        its gradient are 0.
     alpha : float
         Upper bound of the angle at the negative, in degrees, above 0 and at most 80.
     constant : bool
@@ -112,17 +120,13 @@ def batch_angular_loss(embeddings: Tensor, targets: Tensor, alpha: float = 40.0,
 
 
 def check_angle(alpha: float) -> None:
-    """Refuse angles that the batch form cannot compute with."""
+    """Check that the batch form can be computed for this angle."""
     if not 0.0 < alpha <= LARGEST_ANGLE:
         raise InputError(f"alpha is {alpha}; it must be an angle in degrees above 0 and at most {LARGEST_ANGLE:g}.")
 
 
 def _check(embeddings: Tensor, triplets: Tensor, factor: Tensor | None) -> None:
-    if embeddings.ndim != 2 or not embeddings.is_floating_point():
-        raise InputError(
-            f"embeddings have the shape {tuple(embeddings.shape)} and the type {embeddings.dtype}; "
-            "give a floating-point matrix (N, d)."
-        )
+    check_embeddings(embeddings)
     if triplets.ndim != 2 or triplets.shape[1] != 3 or triplets.dtype != torch.int64:
         raise InputError(
             f"triplets have the shape {tuple(triplets.shape)} and the type {triplets.dtype}; "

@@ -1,4 +1,4 @@
-"""Which of N examples is this a view of? A softmax over the points in a bank, whole or against a few noise draws.
+"""Instance discrimination: a softmax over all examples in a memory bank, in full or by noise-contrastive estimation.
 
 References
 ----------
@@ -23,19 +23,19 @@ def instance_loss(points: Tensor, bank: Tensor, targets: Tensor, temperature: fl
     Parameters
     ----------
     points : (n, l)
-        Unit rows v; the gradient flows to them and never to the bank.
+        Unit rows v. Gradients flow to them, not to the bank.
     bank : (N, l)
         Unit rows, of the points' type.
     targets : (n,) int64
-        The row of the bank that each point is to be told as.
+        Target row of the bank for each point.
     temperature : float
-        Above 0; the smaller, the more the nearest rows count.
+        Above 0. A smaller value gives the nearest rows more weight.
     """
     return cross_entropy(scaled_cosines(points, bank, temperature), targets)
 
 
 def scaled_cosines(points: Tensor, bank: Tensor, temperature: float) -> Tensor:
-    """<v_i, bank_j> / temperature (n, N) of unit rows (n, l) and (N, l); the bank is a constant to the gradient."""
+    """<v_i, bank_j> / temperature (n, N) of unit rows (n, l) and (N, l). The bank is a constant to the gradient."""
     check_positive(temperature, "temperature")
     if points.ndim != 2 or bank.ndim != 2 or points.shape[1] != bank.shape[1]:
         raise InputError(
@@ -46,26 +46,25 @@ def scaled_cosines(points: Tensor, bank: Tensor, temperature: float) -> Tensor:
 
 
 def noise_contrastive_loss(own: Tensor, noise: Tensor, log_normaliser: Tensor, entries: int) -> Tensor:
-    """Mean surprise at taking the own row for an example's and m rows drawn uniformly from N for noise, 0-d.
+    """Noise-contrastive loss of telling an example's own row from m rows drawn uniformly from N, 0-d.
 
-    With s = <row, v> / temperature a row has p = exp(s) / Z, and is the example's own rather than one of m noise draws
-    with probability h = p / (p + m / N), so that
+    With s = <row, v> / temperature a row has p = exp(s) / Z. It is the example's own, rather than one of m noise draws,
+    with probability h = p / (p + m / N). Then
 
         loss = -(1/n) sum_i (log h(own_i) + sum_j log(1 - h(noise_ij))).
 
-    h is the logistic function of log p - log(m / N). Nothing is divided by, and nothing overflows, whatever the
-    temperature.
+    h is the logistic function of log p - log(m / N), so nothing overflows at any temperature.
 
     Parameters
     ----------
     own : (n,)
         s of the own row of each example.
     noise : (n, m)
-        s of the draws, which may happen to be the own row.
+        s of the draws, which may include the own row.
     log_normaliser : 0-d
         log Z, a constant to the gradient.
     entries : int
-        N, the rows that noise is drawn from.
+        N, the number of rows that noise is drawn from.
     """
     if own.ndim != 1 or noise.ndim != 2 or len(noise) != len(own) or noise.shape[1] == 0:
         raise InputError(

@@ -13,26 +13,25 @@ from torch import Tensor
 from semimetric.core.checks import check_positive
 from semimetric.core.errors import InputError
 from semimetric.encoders import unit_features
-from semimetric.mining.labelled import check_batch, labelled_masks, semi_hard_negatives
+from semimetric.mining.labelled import check_batch, check_same_device, labelled_masks, semi_hard_negatives
 
 
 def triplet_loss(embeddings: Tensor, targets: Tensor, draws: Tensor, margin: float = 0.2) -> Tensor:
     """Mean over all ordered pairs of one class of max(0, d2(a, p) - d2(a, n) + margin), 0-d.
 
-    Distances are squared Euclidean ones of rows of unit length. Each pair has one negative n, chosen by
-    ``semi_hard_negatives``. The mean is over all pairs, those that keep the margin included, so that it falls when
-    triplets become easy. Without a pair of one class, or without an example of another, it is 0 and so is its gradient.
+    Distances are squared Euclidean distances of unit rows. ``semi_hard_negatives`` chooses one negative n for each
+    pair. The mean includes pairs that keep the margin, so it falls as triplets become easy. Without a pair of one
+    class, or without a second class, the loss and its gradient are 0.
 
     Parameters
     ----------
     embeddings : (n, d)
-        Scaled to unit length here, a zero row stays zero; gradients flow to them. Types narrower than float32 are
-        computed in float32; ``torch.autocast`` would undo that, so call the loss outside of it.
+        As for ``contrastive_loss``.
     targets : (n,) int64
-        Classes; an unlabelled row, -1, takes no part.
+        Classes; unlabelled rows, -1, are ignored.
     draws : (n, n)
         Uniform numbers in [0, 1) that choose the negative of each anchor (row) and positive (column). Values are
-        checked on a CPU only, because the check would wait for the device.
+        checked on a CPU only, because the check would synchronise a GPU.
     margin : float
         Above 0.
     """
@@ -43,9 +42,9 @@ def triplet_loss(embeddings: Tensor, targets: Tensor, draws: Tensor, margin: flo
 def triplet_violations(
     embeddings: Tensor, targets: Tensor, draws: Tensor, margin: float = 0.2
 ) -> tuple[Tensor, Tensor]:
-    """Entries d2(a, p) - d2(a, n) + margin, and which of them are of triplets: two (n, n) matrices.
+    """Entries d2(a, p) - d2(a, n) + margin and the mask of those that belong to triplets: two (n, n) matrices.
 
-    All other entries are 0. A triplet whose entry is positive violates the margin. Parameters as for ``triplet_loss``.
+    All other entries are 0. A positive entry violates the margin. Parameters as for ``triplet_loss``.
     """
     check_positive(margin, "margin")
     check_batch(embeddings, targets)
@@ -66,10 +65,7 @@ def _check_draws(draws: Tensor, embeddings: Tensor) -> None:
             f"draws have the shape {tuple(draws.shape)} and the type {draws.dtype}; give a floating-point number for "
             f"each anchor and positive, ({count}, {count})."
         )
-    if draws.device != embeddings.device:
-        raise InputError(
-            f"draws are on {draws.device}, but the embeddings are on {embeddings.device}; move them there."
-        )
+    check_same_device(draws, "draws", embeddings)
     if draws.is_cpu and not bool(((draws >= 0) & (draws < 1)).all()):
         raise InputError(
             f"draws run from {float(draws.min())} to {float(draws.max())}; give numbers from 0 up to 1, exclusive."

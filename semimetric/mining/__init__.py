@@ -1,4 +1,4 @@
-"""Constraints drawn from a graph or from labels."""
+"""Pairs and triplets, mined from a graph or from labels."""
 
 from semimetric.core.lazy import attach
 

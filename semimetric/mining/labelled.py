@@ -1,6 +1,6 @@
-"""Pairs and triplets of the labelled examples of one batch, as masks and indices of fixed shape.
+"""Pairs and triplets of the labelled examples of a batch, as masks and indices of fixed shape.
 
-Nothing here waits for values of the device, so that a step of training that uses it can be recorded.
+Nothing here reads values from the device, so a training step with these functions can be captured as a CUDA graph.
 
 References
 ----------
@@ -16,9 +16,9 @@ from semimetric.core.errors import InputError
 
 
 def labelled_masks(targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Which ordered pairs of classes (n,) are of one class, and which of two: two masks (n, n).
+    """Masks (n, n) of the ordered pairs of one class, and of the ordered pairs of two classes.
 
-    No example is a pair with itself, and an unlabelled one, -1, is in no pair.
+    An example is not paired with itself. Unlabelled examples, -1, are in no pair.
     """
     known = targets >= 0
     both = known[:, None] & known
@@ -28,21 +28,20 @@ def labelled_masks(targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def semi_hard_negatives(distances: Tensor, targets: Tensor, draws: Tensor, margin: float) -> Tensor:
-    """A negative (n, n) int64 for every anchor (row) and positive (column): a semi-hard one, else any.
+    """A negative (n, n) int64 for every anchor (row) and positive (column): semi-hard if there is one, else any.
 
     Semi-hard negatives are farther from the anchor than the positive, by less than the margin:
 
         d2(a, p) < d2(a, n) < d2(a, p) + margin.
 
-    Among them, or among all negatives where there is none, the draw u of the pair chooses: the nearest for u = 0, the
-    farthest for u near 1. Each anchor's negatives are sorted once, so that those of a pair are a stretch of the sorted
-    ones and nothing of size n^3 is made. Entries that are no pair of one class, or whose anchor has no negative, mean
-    nothing.
+    The draw u of a pair selects a candidate by its rank in distance: the nearest for u = 0, the farthest for u near 1.
+    The negatives of an anchor are sorted once, so the candidates of a pair are a contiguous run and no array of size
+    n^3 is made. Entries that are no pair of one class, or whose anchor has no negative, are undefined.
 
     Parameters
     ----------
     distances : (n, n)
-        Squared distances; the choice is a constant to the gradient.
+        Squared distances. The choice is a constant to the gradient.
     targets : (n,) int64
         Classes, -1 for an unlabelled example.
     draws : (n, n)
@@ -62,22 +61,30 @@ def semi_hard_negatives(distances: Tensor, targets: Tensor, draws: Tensor, margi
 
 
 def check_batch(embeddings: Tensor, targets: Tensor) -> None:
-    """Refuse embeddings that are no floating-point matrix (n, d), and targets that are not a class of each row."""
-    if embeddings.ndim != 2 or not embeddings.is_floating_point():
-        raise InputError(
-            f"embeddings have the shape {tuple(embeddings.shape)} and the type {embeddings.dtype}; "
-            "give a floating-point matrix (n, d)."
-        )
+    """Check that embeddings are a floating-point matrix (n, d) and that targets hold one class per row."""
+    check_embeddings(embeddings)
     if targets.shape != embeddings.shape[:1] or targets.dtype != torch.int64:
         raise InputError(
             f"targets have the shape {tuple(targets.shape)} and the type {targets.dtype}; "
             f"give one int64 class for each embedding, ({len(embeddings)},)."
         )
-    if targets.device != embeddings.device:
-        raise InputError(
-            f"targets are on {targets.device}, but the embeddings are on {embeddings.device}; move them there."
-        )
+    check_same_device(targets, "targets", embeddings)
     if targets.is_cpu and targets.numel() and int(targets.min()) < -1:
         raise InputError(
             f"targets go down to {int(targets.min())}; give classes from 0 up, and -1 for an example without one."
         )
+
+
+def check_embeddings(embeddings: Tensor) -> None:
+    """Check that embeddings are a floating-point matrix."""
+    if embeddings.ndim != 2 or not embeddings.is_floating_point():
+        raise InputError(
+            f"embeddings have the shape {tuple(embeddings.shape)} and the type {embeddings.dtype}; "
+            "give a floating-point matrix (n, d)."
+        )
+
+
+def check_same_device(tensor: Tensor, name: str, embeddings: Tensor) -> None:
+    """Check that a tensor is on the device of the embeddings."""
+    if tensor.device != embeddings.device:
+        raise InputError(f"{name} are on {tensor.device}, the embeddings are on {embeddings.device}; move them there.")

@@ -1,4 +1,4 @@
-"""Pairs of examples, taken evenly and without chance where there are too many of them."""
+"""Deterministic, evenly spread samples of pairs of examples."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 def spread_pairs(count: int, limit: int, device: torch.device | str = "cpu") -> Tensor:
-    """At most ``limit`` unordered pairs (P, 2) of ``count`` items, spread evenly over all; all where they fit."""
+    """At most ``limit`` unordered pairs (P, 2) of ``count`` items, evenly spread; all pairs if there are no more."""
     positions = torch.arange(count, device=device)
-    return _listed(positions + 1, positions.flip(0), limit)
+    return _evenly_spread(positions + 1, positions.flip(0), limit)
 
 
 def labelled_pairs(classes: Tensor, most_similar: int, most_dissimilar: int) -> tuple[Tensor, Tensor]:
-    """Pairs of one class and pairs of two, as positions in ``classes`` (n,), spread evenly over all of their kind."""
+    """Pairs of one class and pairs of two classes, as positions in ``classes`` (n,), each kind evenly spread."""
     order = classes.argsort(stable=True)
     ordered = classes[order]
     positions = torch.arange(len(classes), device=classes.device)
     ends = torch.searchsorted(ordered, ordered, right=True)
-    similar = _listed(positions + 1, ends - positions - 1, most_similar)
-    dissimilar = _listed(ends, len(classes) - ends, most_dissimilar)
+    similar = _evenly_spread(positions + 1, ends - positions - 1, most_similar)
+    dissimilar = _evenly_spread(ends, len(classes) - ends, most_dissimilar)
     return order[similar], order[dissimilar]
 
 
-def _listed(first_partners: Tensor, partner_counts: Tensor, limit: int) -> Tensor:
-    """One pair from each of ``limit`` equal parts of a list that is never written out, in O(n + limit) memory.
+def _evenly_spread(first_partners: Tensor, partner_counts: Tensor, limit: int) -> Tensor:
+    """One pair from each of ``limit`` equal parts of an implicit list of pairs, in O(n + limit) memory.
 
-    In that list the item i has the ``partner_counts[i]`` partners that follow from ``first_partners[i]`` on. The place
-    within a part follows multiples of the golden ratio: steps of one length would fall in with classes of one size,
-    and meet the same items again and again.
+    In that list item i has ``partner_counts[i]`` consecutive partners from ``first_partners[i]`` on. The position
+    within a part follows multiples of the golden ratio. With a constant stride, classes of equal size would yield the
+    same items repeatedly.
     """
     ends = partner_counts.cumsum(0)
     total = int(ends[-1]) if len(ends) else 0

@@ -1,4 +1,4 @@
-"""Triplets mined from a neighbour graph and its propagated affinities."""
+"""Triplets mined from a neighbours graph and its propagated affinities."""
 
 from __future__ import annotations
 
@@ -10,27 +10,34 @@ from torch import Tensor
 from semimetric.core.arrays import as_tensor, check_finite, check_neighbors
 from semimetric.core.errors import InputError
 
-AFFINITY_GRAIN = 1e-12
-"""Affinities closer than this are the same: they differ by the rounding of a linear solve, not by meaning."""
+TIE_TOLERANCE = 1e-12
+"""Affinities closer than this are ties: they differ only by rounding in the linear solver."""
 
 
 def mine_triplets(neighbors: Any, affinities: Any, anchors: Any = None) -> Tensor:
-    """Pair the upper half of each anchor's neighbours, sorted by affinity, with the lower half.
+    """Pair each anchor's neighbours of high affinity with those of low affinity.
 
-    The k neighbours of an anchor are sorted by descending affinity; with h = floor(k / 2) the t-th of the upper
-    half and the t-th of the lower half make the triplet (anchor, r_t, r_{h+t}) (Dutta, Harandi and Sekhar, AAAI
-    2021). With odd k the neighbour in the middle belongs to neither half and is dropped. Neighbours of equal
-    affinity keep their order in ``neighbors``, which is by distance and then by number.
+    The k neighbours of an anchor are sorted by descending affinity. With h = floor(k / 2), the t-th neighbour of the
+    upper half and the t-th of the lower half form the triplet (anchor, r_t, r_{h+t}). For odd k the middle neighbour is
+    dropped. Ties keep the order of ``neighbors``, that is by distance and then by number.
 
     Parameters
     ----------
-    neighbors : (N, k) neighbour lists, nearest first, k >= 2
-    affinities : (N, k) affinities on those edges
-    anchors : node numbers to mine around; all nodes when None
+    neighbors : (N, k) int array
+        Neighbour lists, nearest first, k >= 2.
+    affinities : (N, k) array
+        Affinities on those edges, for example those of ``propagate_affinities``.
+    anchors : int array, optional
+        Node numbers of the anchors; all nodes if None.
 
     Returns
     -------
-    (T, 3) int64 tensor of anchor, positive, negative with T = floor(k / 2) per anchor, grouped by anchor
+    (T, 3) int64 tensor
+        Anchor, positive and negative; floor(k / 2) triplets per anchor, grouped by anchor.
+
+    References
+    ----------
+    Dutta, Harandi, Sekhar: Semi-supervised metric learning: a deep resurrection. AAAI 2021.
     """
     neighbors = check_neighbors(neighbors)
     weights = as_tensor(affinities, "affinities").to(neighbors.device)
@@ -44,7 +51,7 @@ def mine_triplets(neighbors: Any, affinities: Any, anchors: Any = None) -> Tenso
     if half == 0:
         raise InputError("mining needs at least 2 neighbours per node, got k = 1. Build the graph with k >= 2.")
     chosen = _check_anchors(anchors, neighbors)
-    order = (weights[chosen] / AFFINITY_GRAIN).round().sort(dim=1, descending=True, stable=True).indices
+    order = (weights[chosen] / TIE_TOLERANCE).round().sort(dim=1, descending=True, stable=True).indices
     ranked = neighbors[chosen].gather(1, order)
     positives, negatives = ranked[:, :half], ranked[:, -half:]
     return torch.stack([chosen[:, None].expand_as(positives), positives, negatives], dim=2).reshape(-1, 3)
@@ -64,10 +71,10 @@ def _check_anchors(anchors: Any, neighbors: Tensor) -> Tensor:
 
 
 def triplet_shares(triplets: Tensor, labels: Tensor) -> dict[str, float]:
-    """How many mined triplets are right, as shares; needs the true labels, so only a benchmark can know.
+    """Shares of the triplets that are correct under the true labels (for benchmarks).
 
-    ``positive``: anchor and positive are of one class. ``negative``: anchor and negative are of two classes.
-    ``both``: the triplet is right on both sides.
+    ``positive``: anchor and positive have the same class. ``negative``: anchor and negative have different classes.
+    ``both``: both hold.
     """
     classes = labels[triplets]
     same = classes[:, 0] == classes[:, 1]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import rich.progress
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from semimetric.training.progress import Progress
 
 
-class RichProgress:
+class RichProgress(Progress):
     """A bar on ``console``; where that is not a terminal only warnings are printed."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bar = Progress(
+        self._bar = rich.progress.Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),

@@ -1,3 +1,4 @@
+from semimetric.training.checkpoint import load_model, model_tensors
 from semimetric.training.data import TrainingData, data_for
 from semimetric.training.device import choose_device
 from semimetric.training.pretraining import pretrain
@@ -6,7 +7,7 @@ from semimetric.training.result import TrainingResult
 from semimetric.training.run import Run
 from semimetric.training.selection import selectable
 from semimetric.training.settings import PretrainSettings, TrainingSettings
-from semimetric.training.trainer import Trainer, load_model, model_tensors
+from semimetric.training.trainer import Trainer
 
 __all__ = [
     "PretrainSettings",

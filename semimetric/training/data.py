@@ -1,4 +1,4 @@
-"""What a training run works on, as its method may see it."""
+"""Training data, and the part of it that a method may see."""
 
 from __future__ import annotations
 
@@ -18,9 +18,16 @@ from semimetric.methods import LearnsMetric, Method
 class TrainingData:
     """Preprocessed examples with their known labels.
 
-    ``labels`` is -1 where unknown. ``validation`` is withheld: it is never in a graph, never mined, and only
-    scores models. ``classes`` are the true classes of all examples where a benchmark knows them; they reach the
-    log (shares of right constraints) and nothing else.
+    Parameters
+    ----------
+    inputs : (N, ...) floating-point array
+        Labelled and unlabelled examples.
+    labels : (N,) int array
+        Class numbers, -1 = unlabelled.
+    validation_inputs, validation_labels : arrays, optional
+        Held-out examples that only score models. They are in no graph and no constraint.
+    classes : (N,) int array, optional
+        True classes of all examples, for benchmarks. They only reach the log, as shares of correct constraints.
     """
 
     inputs: Tensor
@@ -55,7 +62,7 @@ class TrainingData:
 
     @property
     def unlabelled(self) -> Tensor:
-        """Rows without one."""
+        """Rows without a label."""
         return (self.labels < 0).nonzero().flatten()
 
     def to(self, device: torch.device) -> TrainingData:
@@ -75,7 +82,7 @@ def _check_inputs(inputs: Any, name: str) -> Tensor:
 
 
 def check_trainable(method: Method[Any], lr: float) -> None:
-    """Refuse a frozen encoder where there is nothing else to learn."""
+    """Refuse a frozen encoder if the method has nothing else to train."""
     if lr == 0 and not isinstance(method, LearnsMetric):
         raise InputError(
             f"lr is 0, which freezes the encoder, and method {method.name!r} trains nothing else. Set lr above 0, or "
@@ -84,10 +91,10 @@ def check_trainable(method: Method[Any], lr: float) -> None:
 
 
 def data_for(method: Method[Any], data: TrainingData) -> TrainingData:
-    """What the method may see of the data; what it cannot use is refused before anything is trained or written.
+    """The data that the method may see; data that it cannot use raises an error before training.
 
-    A method that needs no labels gets none, one that needs no unlabelled examples gets none of those. Validation data
-    stays as it is: it chooses a model and trains none.
+    A method that needs no labels gets none, and one that needs no unlabelled examples gets none. Validation data is
+    kept.
     """
     method.check_labels(data.labels)
     if not method.needs.labels:

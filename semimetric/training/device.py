@@ -1,4 +1,4 @@
-"""Where to compute."""
+"""Choice of the compute device."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from semimetric.core.errors import InputError
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """``auto`` is CUDA where there is one, else the CPU; asking for a CUDA device that is not there is refused."""
+    """The device called ``auto``, ``cpu`` or ``cuda``; ``auto`` is CUDA if available, else the CPU."""
     check_choice(name, ("auto", "cpu", "cuda"), "device")
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
-        raise InputError("device 'cuda' was asked for and torch sees none. Use 'auto' or 'cpu'.")
+        raise InputError("device 'cuda' is not available to torch. Use 'auto' or 'cpu'.")
     return torch.device("cuda" if name != "cpu" and available else "cpu")

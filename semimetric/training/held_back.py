@@ -1,8 +1,8 @@
-"""Labels that training does not see at first, so that they can say how far to trust the labels it gives to others.
+"""Labels held out in the first half of training, to estimate the accuracy of pseudo-labels.
 
-A network knows by heart the labels it is trained on, and names them rightly whatever it does elsewhere; only labels
-that neither the graph nor the network has seen can judge. They are few, so they are not wasted: once they have judged,
-half-way through, they join the rest. The judgement is of that moment and of fewer labels, a little pessimistic.
+A network memorises its training labels, so only labels that neither graph nor network has seen give a fair estimate.
+Labels are few, so after the estimate, half-way through, training uses them too. The estimate is slightly pessimistic,
+because it is of that moment and from fewer labels.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from semimetric.graph import Posteriors
 
 
 class HeldBack:
-    """The rows of the labels that are held back until epoch ``until`` is over; they judge when the next one begins."""
+    """Held-out labels. ``rows`` are hidden up to and including epoch ``until``."""
 
     def __init__(self, labels: Tensor, share: float, epochs: int, generator: torch.Generator) -> None:
-        self.rows = _drawn(labels.cpu(), share, generator).to(labels.device)
+        self.rows = _draw_rows(labels.cpu(), share, generator).to(labels.device)
         self.until = epochs // 2
         self._labels = labels
 
@@ -30,11 +30,11 @@ class HeldBack:
         return self.hidden() if epoch <= self.until else self._labels
 
     def hidden(self) -> Tensor:
-        """The labels (N,) without those held back."""
+        """The labels (N,) without those held out."""
         return self._labels.index_fill(0, self.rows, -1)
 
     def judge(self, found: Posteriors, rows: Tensor) -> dict[str, Any]:
-        """What the held-back labels say of the posteriors ``found`` of the examples ``rows``, for people and JSON."""
+        """Trust report, ready for JSON, of the posteriors ``found`` of the examples ``rows``."""
         labels = self._labels[rows]
         held = torch.isin(rows, self.rows)
         judged = judge(found, labels, held.nonzero().flatten())
@@ -43,12 +43,12 @@ class HeldBack:
 
 
 def fewest_labels(share: float) -> int:
-    """Labels that a class needs so that one of them is held back."""
+    """Labels that a class needs so that one of them is held out."""
     return max(2, math.floor(0.5 / share) + 1)
 
 
-def _drawn(labels: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Rows of ``share`` of each class's labels, rounded, at random; one label of a class always stays."""
+def _draw_rows(labels: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Random rows of ``share`` of each class's labels, rounded; at least one label of a class is left."""
     drawn = []
     for name in torch.unique(labels[labels >= 0]):
         rows = (labels == name).nonzero().flatten()

@@ -1,4 +1,4 @@
-"""The encoder's optimiser: built from settings, its learning rate through the epochs, its state as named tensors."""
+"""The optimiser: construction from settings, learning-rate schedule, and its state as named tensors."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from semimetric.training.settings import TrainingSettings
 def build_optimizer(
     settings: TrainingSettings, encoder: list[nn.Parameter], method: list[nn.Parameter] | None = None
 ) -> torch.optim.Optimizer:
-    """The optimiser that the settings name, of the encoder's parameters and of the method's own.
+    """Build the configured optimiser for the parameters of encoder and method.
 
-    On a GPU it can be recorded, its learning rate being a tensor there.
+    On a GPU it can be captured in a CUDA graph, because its learning rate is a tensor.
     """
     if not encoder and settings.lr > 0:
         raise InputError("the encoder has no parameters to train. Set lr to 0 to learn the metric alone.")
@@ -31,14 +31,14 @@ def build_optimizer(
 
 
 def learning_rate(settings: TrainingSettings, epoch: int) -> float:
-    """Of an epoch counted from 1: constant, or on the half cosine from ``lr`` at the first towards 0 after the last."""
+    """Learning rate of an epoch, counted from 1: constant, or a half cosine from ``lr`` towards 0."""
     if settings.lr_schedule == "constant":
         return settings.lr
     return settings.lr * (1 + math.cos(math.pi * (epoch - 1) / settings.epochs)) / 2
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """In place where it is a tensor, which a recorded step reads."""
+    """Set the learning rate; in place if it is a tensor, which a captured step reads."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(lr)
@@ -47,7 +47,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def create_state(optimizer: torch.optim.Optimizer) -> None:
-    """Let the optimiser allocate its state now, all zero, as a recorded step must find it in place."""
+    """Allocate the optimiser's state, all zero, before a step is captured."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if all(parameter in optimizer.state for parameter in parameters):
         return
@@ -64,7 +64,7 @@ def create_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's per-parameter tensors under flat names; its numbers come from the settings."""
+    """The optimiser's per-parameter tensors under flat names. Its scalars come from the settings."""
     state = optimizer.state_dict()["state"]
     return {
         f"optimizer.{parameter}.{name}": value
@@ -75,7 +75,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Continue from what ``optimizer_tensors`` gave."""
+    """Continue from the result of ``optimizer_tensors``."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in under("optimizer.", tensors).items():
         parameter, key = name.split(".", 1)
@@ -84,5 +84,5 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names start with ``prefix``, without it."""
+    """The tensors whose names start with ``prefix``, with the prefix removed."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""Softmax training of an encoder on the labelled examples, before metric learning starts."""
+"""Softmax pretraining of an encoder on the labelled examples."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def pretrain(
     seed: int,
     progress: Progress | None = None,
 ) -> float:
-    """Train ``encoder`` with a linear softmax head, which is then thrown away; returns the last epoch's mean loss.
+    """Train ``encoder`` with a linear softmax head and return the mean loss of the last epoch; the head is discarded.
 
-    The head stands where the metric L will stand (Dutta, Harandi and Sekhar, AAAI 2021), on the encoder's outputs
-    before they are normalised. The learning rate falls to zero along a half cosine.
+    The head takes the place of the metric L, on the encoder's unnormalised outputs (Dutta, Harandi and Sekhar, AAAI
+    2021). The learning rate falls to zero along a half cosine.
     """
     if settings.pretrain_flip and inputs.ndim != 4:
         raise InputError(f"pretrain_flip mirrors images (N, C, H, W), got inputs of shape {tuple(inputs.shape)}.")

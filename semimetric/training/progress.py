@@ -1,55 +1,40 @@
-"""What a training run tells while it runs. The default says nothing but its warnings."""
+"""Progress events of a training run. By default only warnings are reported."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any, Protocol
+from typing import Any
 
 
 class TrainingWarning(UserWarning):
-    """Something about a training run that its user should know."""
+    """A problem of a training run that the user should know about."""
 
 
-class Progress(Protocol):
-    """Listens to a training run."""
+class Progress:
+    """Receives the events of a training run; a subclass overrides the ones it shows."""
 
     def stage(self, what: str, done: int = 0, total: int | None = None) -> None:
-        """Something other than training on batches is under way, ``done`` of ``total`` where that is known."""
+        """A step other than training on batches runs; ``done`` of ``total``, if known, are complete."""
 
     def begin(self, epochs: int, done: int) -> None:
-        """Training starts; ``done`` epochs were already behind it."""
+        """Training starts after ``done`` epochs of an earlier run."""
 
     def batch(self, epoch: int, done: int, total: int) -> None:
-        """``done`` of ``total`` batches of this epoch are through."""
+        """``done`` of ``total`` batches of this epoch are complete."""
 
     def epoch(self, record: dict[str, Any]) -> None:
-        """An epoch ended; ``record`` is its line in the log."""
+        """An epoch has ended; ``record`` is its line in the log."""
 
     def warn(self, message: str) -> None:
-        """Something the user should know."""
+        """Show a warning."""
 
     def end(self) -> None:
-        """Training ended, by itself or not."""
+        """Training has ended, normally or not."""
 
 
-class Silent:
-    """No progress; warnings go through Python's ``warnings``."""
-
-    def stage(self, what: str, done: int = 0, total: int | None = None) -> None:
-        """Say nothing."""
-
-    def begin(self, epochs: int, done: int) -> None:
-        """Say nothing."""
-
-    def batch(self, epoch: int, done: int, total: int) -> None:
-        """Say nothing."""
-
-    def epoch(self, record: dict[str, Any]) -> None:
-        """Say nothing."""
+class Silent(Progress):
+    """Shows no progress and issues warnings through Python's ``warnings``."""
 
     def warn(self, message: str) -> None:
-        """Warn through ``warnings``."""
+        """Issue a ``TrainingWarning``."""
         warnings.warn(message, TrainingWarning, stacklevel=3)
-
-    def end(self) -> None:
-        """Say nothing."""

@@ -1,4 +1,4 @@
-"""What a training run gives back."""
+"""The result of a training run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class Best:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What training gives back; the encoder passed in carries the best weights."""
+    """Result of training; ``encoder`` is the module passed in, with the best weights.
+
+    ``guards`` names the safeguards that were active. ``trust`` is the estimated accuracy of pseudo-labels, if any.
+    """
 
     encoder: nn.Module
     metric: Metric
@@ -36,6 +39,6 @@ class TrainingResult:
     trust: dict[str, Any] | None
 
     def embed(self, inputs: Any) -> Tensor:
-        """The embedding (N, l) of inputs that are scaled as those of the training were."""
+        """Embeddings (N, l) of inputs that are preprocessed like the training data."""
         device = self.metric.factor.device
         return self.metric.transform(encode(self.encoder, as_tensor(inputs, "inputs").float().to(device)))

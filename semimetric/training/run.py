@@ -1,12 +1,12 @@
-"""The run folder: everything a training run leaves behind, in files that are whole and that hold no code.
+"""The run folder: all files of a training run, written atomically and without code.
 
-config.json             what was asked for, and the SHA-256 of pretrained weights
+config.json             settings, and the SHA-256 of pretrained weights
 initial.json            test scores before training
 metrics.jsonl           one line per epoch
 model.safetensors       the best encoder and metric so far
-preprocess.safetensors  how inputs are scaled
-checkpoint.safetensors  everything needed to continue
-result.json             the outcome
+preprocess.safetensors  preprocessing of inputs
+checkpoint.safetensors  everything needed to resume
+result.json             final results
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, config: dict[str, Any]) -> Run:
-        """Make the folder and write its config; a folder that holds anything else is refused untouched."""
+        """Create the folder and write its config; a folder that is not empty is refused."""
         cls.check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ class Run:
 
     @staticmethod
     def check_free(path: Path) -> None:
-        """Refuse a folder that holds anything, but for a config that was half written when its writer was killed."""
+        """Refuse a folder that is not empty, except for a partial config of a killed process."""
         clear_leftovers(path, "config.json")
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             if (path / "config.json").exists():
@@ -49,14 +49,14 @@ class Run:
 
     @classmethod
     def open(cls, path: Path) -> Run:
-        """An existing run."""
+        """Open an existing run."""
         if not (path / "config.json").is_file():
             raise RunError(f"{path} is not a run: it has no config.json. Name the folder given as --out to 'fit'.")
         return cls(path)
 
     @classmethod
     def resume(cls, path: Path, config: dict[str, Any]) -> Run:
-        """An existing run of exactly these settings, or a new one where there is none."""
+        """Open an existing run with exactly these settings, or create one if there is none."""
         if not (path / "config.json").is_file():
             return cls.create(path, config)
         run = cls.open(path)
@@ -71,7 +71,7 @@ class Run:
         return run
 
     def config(self) -> dict[str, Any]:
-        """What was asked for."""
+        """The settings of the run."""
         loaded = read_json(self.path / "config.json")
         if not isinstance(loaded, dict):
             raise RunError(f"{self.path / 'config.json'} is damaged: it holds no settings. Choose another --out.")
@@ -82,17 +82,17 @@ class Run:
         self._guard(name, lambda: write_json(self.path / name, value))
 
     def read(self, name: str) -> Any | None:
-        """Read a JSON file of the run, None where it is not there."""
+        """Read a JSON file of the run; None if it does not exist."""
         return read_json(self.path / name) if (self.path / name).exists() else None
 
     def write_tensors(self, name: str, tensors: dict[str, Tensor], state: object = None) -> None:
-        """Write a tensor file of the run; a failure leaves the last good one in place and says so."""
+        """Write a tensor file of the run; on failure the previous file is kept and an error is raised."""
         self._guard(name, lambda: write_tensors(self.path / name, tensors, state))
 
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], Any]:
         """Read a tensor file of the run."""
         if not self.has(name):
-            raise RunError(f"{self.path} holds no {name}: it is not a whole run. Start again with another --out.")
+            raise RunError(f"{self.path} holds no {name}: the run is incomplete. Start again with another --out.")
         return read_tensors(self.path / name)
 
     def has(self, name: str) -> bool:
@@ -109,7 +109,7 @@ class Run:
         self._guard("metrics.jsonl", append)
 
     def history(self) -> list[dict[str, Any]]:
-        """Lines of ``metrics.jsonl``; a line cut short by a crash is left out."""
+        """Records of ``metrics.jsonl``, without a last line that a crash truncated."""
         path = self.path / "metrics.jsonl"
         records = []
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
@@ -124,14 +124,14 @@ class Run:
         return records
 
     def forget_after(self, epoch: int) -> None:
-        """Drop log lines later than ``epoch``: they will be written again."""
+        """Delete log lines later than ``epoch``; they will be written again."""
         kept = [json.dumps(record) + "\n" for record in self.history() if record.get("epoch", epoch + 1) <= epoch]
         self._guard("metrics.jsonl", lambda: write_text(self.path / "metrics.jsonl", "".join(kept)))
 
     def _check_whole(self) -> None:
-        """Refuse to continue a run that has lost files: what it would end in could not be trusted.
+        """Refuse to resume a run with missing files, because its result would be unreliable.
 
-        One that was killed before its first checkpoint has lost nothing: its log tells of no epoch but the start.
+        A run killed before its first checkpoint has nothing missing: its log holds at most epoch 0.
         """
         begun = self.has("checkpoint.safetensors") or any(record.get("epoch") != 0 for record in self.history())
         needed = ["checkpoint.safetensors", "model.safetensors", "preprocess.safetensors"]
@@ -154,7 +154,7 @@ class Run:
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
-    """A config without the versions of other libraries, which may change under a run."""
+    """A config without library versions, which may change during a run."""
     return {name: value for name, value in config.items() if name != "versions"}
 
 

@@ -1,4 +1,4 @@
-"""Which partition of the unlabelled data is worked on, epoch by epoch."""
+"""Schedule of the partitions of the unlabelled data over the epochs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from semimetric.data import partitions
 
 
 class PartitionSchedule:
-    """Random partitions in turn, ``epochs_each`` epochs on each; a new shuffle when all have been seen."""
+    """Random partitions in turn, ``epochs_each`` epochs on each, reshuffled after all have been used."""
 
     def __init__(self, unlabelled: Tensor, size: int, epochs_each: int, generator: torch.Generator) -> None:
         self._unlabelled = unlabelled.cpu()
@@ -20,12 +20,12 @@ class PartitionSchedule:
         self._current = self._unlabelled[:0]
 
     def smallest(self) -> int:
-        """Examples in the smallest partition."""
+        """Number of examples in the smallest partition."""
         pieces = -(-len(self._unlabelled) // self._size)
         return len(self._unlabelled) // pieces if pieces else 0
 
     def for_epoch(self, epoch: int) -> Tensor:
-        """Rows of the unlabelled examples of ``epoch`` (counted from 1, asked for in order), none if there are none."""
+        """Rows of the unlabelled examples of ``epoch``, counted from 1. Must be called for each epoch in order."""
         if len(self._unlabelled) and (epoch - 1) % self._epochs_each == 0:
             if not self._waiting:
                 self._waiting = partitions(self._unlabelled, self._size, self._generator)
@@ -33,10 +33,10 @@ class PartitionSchedule:
         return self._current
 
     def state(self) -> dict[str, Tensor]:
-        """Tensors from which ``restore`` continues."""
+        """Tensors for a checkpoint."""
         sizes = torch.tensor([len(piece) for piece in (self._current, *self._waiting)])
         return {"partition_rows": torch.cat([self._current, *self._waiting]), "partition_sizes": sizes}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Continue where ``state`` was taken."""
+        """Continue from ``state``."""
         self._current, *self._waiting = state["partition_rows"].split(state["partition_sizes"].tolist())

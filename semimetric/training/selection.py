@@ -1,4 +1,4 @@
-"""Which model is the best one? Judged on withheld validation data, or on the few labels themselves; never on test."""
+"""Selection of the best model, on validation data or on the labels; never on test data."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from semimetric.evaluation import evaluate
 from semimetric.graph import nearest_neighbors
 
 Score = tuple[float, ...]
-"""Compared lexicographically, higher is better."""
+"""Compared lexicographically; higher is better."""
 
 
-MOST_RANKS = 100
-"""R-precision looks no farther than this many neighbours, so that its memory grows with the labels alone."""
+MAX_RANK = 100
+"""Most neighbours for R-precision, which bounds its memory."""
 
 
 def validation_score(embeddings: Tensor, labels: Tensor) -> tuple[Score, dict[str, float]]:
-    """The mean of NMI and Recall@1 on withheld examples, the two figures the paper compares by."""
+    """The mean of NMI and Recall@1 on validation data, the two scores that the paper compares."""
     scores = evaluate(embeddings, labels, ks=(1,))
     return ((scores["nmi"] + scores["recall@1"]) / 2,), scores
 
 
 def labels_score(embeddings: Tensor, labels: Tensor) -> tuple[Score, dict[str, float]]:
-    """Leave-one-out Recall@1 of the labelled examples; of equal ones the better R-precision wins.
+    """Leave-one-out Recall@1 of the labelled examples, with R-precision as tie-breaker.
 
-    R-precision is the share of an example's own class among its R nearest labelled others, R being the number of
-    others in its class (100 at most). With a few labels Recall@1 takes few values, R-precision takes many more.
-    An example that is alone in its class asks nothing.
+    R-precision is the share of an example's own class among its R nearest labelled neighbours, where R is the number of
+    others in its class (at most 100). It takes many more values than Recall@1 when labels are few. Examples that are
+    alone in their class are no queries.
     """
     _, own, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
-    ranks = (sizes[own] - 1).clamp_max(MOST_RANKS)
+    ranks = (sizes[own] - 1).clamp_max(MAX_RANK)
     neighbors = nearest_neighbors(embeddings, int(ranks.max()))
     hits = (labels[neighbors] == labels[:, None]).double()
     within = torch.arange(hits.shape[1], device=hits.device)[None, :] < ranks[:, None]
@@ -42,13 +42,13 @@ def labels_score(embeddings: Tensor, labels: Tensor) -> tuple[Score, dict[str, f
 
 
 def selectable(labels: Tensor) -> bool:
-    """Whether labels (-1 unknown) can choose a model: some class has two of them."""
+    """Whether labels (-1 = unknown) can select a model: some class has two of them."""
     known = labels[labels >= 0]
     return len(known) > 0 and int(torch.unique(known, return_counts=True)[1].max()) > 1
 
 
 def check_selectable(selection: str, labels: Tensor, has_validation: bool) -> None:
-    """Refuse a way of choosing the best model that the data does not allow."""
+    """Refuse a selection criterion that the data does not support."""
     known = labels[labels >= 0]
     if selection == "validation" and not has_validation:
         raise InputError(

@@ -1,6 +1,6 @@
-"""Algorithm 1 for any method: partitions, metric step, encoder step, and the best model kept.
+"""Algorithm 1 for any method: partitions, metric step, encoder step, selection of the best model.
 
-for every epoch:  embed the partition, ask the method for constraints
+for every epoch:  embed the partition and get constraints from the method
     metric_every = epoch:  encoder fixed, update the metric on the whole partition
     for every mini-batch:  embed it
         metric_every = batch:  encoder fixed, update the metric on the batch
@@ -24,18 +24,11 @@ from semimetric.encoders import encode, output_width
 from semimetric.evaluation import Spread, measure_spread
 from semimetric.graph import Posteriors
 from semimetric.methods import LearnsMetric, Method, PredictsClasses
-from semimetric.metric import Metric
 from semimetric.training.average import RunningAverage
+from semimetric.training.checkpoint import load_trained, restore_checkpoint, trained_tensors, write_checkpoint
 from semimetric.training.data import TrainingData, check_trainable, data_for
 from semimetric.training.held_back import HeldBack, fewest_labels
-from semimetric.training.optimizer import (
-    build_optimizer,
-    learning_rate,
-    optimizer_tensors,
-    restore_optimizer,
-    set_learning_rate,
-    under,
-)
+from semimetric.training.optimizer import build_optimizer, learning_rate, set_learning_rate
 from semimetric.training.progress import Progress, Silent
 from semimetric.training.result import Best, TrainingResult
 from semimetric.training.run import Run
@@ -46,11 +39,31 @@ from semimetric.training.step import TrainingStep, batched, check_not_diverged
 from semimetric.training.watch import SINGLE_POINT, Watch
 
 PROBE_SIZE = 2000
-"""Examples on which the spread of the embedding is watched."""
+"""Examples on which the spread of the embedding is measured."""
 
 
 class Trainer:
-    """One training run. ``fit`` does it all; with a ``run`` it writes there and continues from what it finds."""
+    """One training run.
+
+    Parameters
+    ----------
+    encoder : torch.nn.Module
+        Network that returns (N, d). It is trained in place.
+    method : Method
+        Learning method, from ``build_method``.
+    data : TrainingData
+        Examples and labels.
+    settings : TrainingSettings
+        Settings of the training loop.
+    seed : int
+        Seed of all random numbers.
+    device : torch.device or str
+        Device to train on.
+    run : Run, optional
+        Run folder. Checkpoints are written there, and training resumes from an existing one.
+    progress : Progress, optional
+        Receiver of progress events; by default only warnings are issued.
+    """
 
     def __init__(
         self,
@@ -115,7 +128,7 @@ class Trainer:
         )
 
     def _hold_back(self) -> HeldBack | None:
-        """The labels that judge, where asked for and possible."""
+        """The held-out labels, if requested and possible."""
         if not self.settings.hold_back:
             return None
         if not isinstance(self.method, PredictsClasses):
@@ -126,7 +139,7 @@ class Trainer:
         return held if len(held.rows) and held.until else None
 
     def learned_rows(self) -> Tensor:
-        """Rows with a label that training may learn from at all times."""
+        """Rows whose labels training uses from the first epoch."""
         rows = self.data.labelled
         return rows if self.held_back is None else rows[~torch.isin(rows, self.held_back.rows)]
 
@@ -146,26 +159,17 @@ class Trainer:
                 self._load_best()
         best_epoch = self.best.epoch if self.best else 0
         return TrainingResult(
-            self.encoder,
-            self.metric,
-            best_epoch,
-            self.epoch,
-            interrupted,
-            self.seconds,
-            tuple(self.guards),
-            self.trust,
+            self.encoder, self.metric, best_epoch, self.epoch, interrupted, self.seconds, tuple(self.guards), self.trust
         )
 
     def _load_best(self) -> None:
-        """Put the best model into the encoder; before the first score that is the model as it stands."""
+        """Load the best model; before the first score, the current model is kept."""
         if self.best is not None:
-            load_model(self.encoder, self.best.tensors)
-            self.method.load_state_dict(under("method.", self.best.tensors))
-            self.metric = Metric(self.best.tensors["metric.factor"]).to(self.device)
+            load_trained(self, self.best.tensors)
 
     def _begin(self) -> None:
         if self.run is not None and self.run.has("checkpoint.safetensors"):
-            self._restore(self.run)
+            restore_checkpoint(self, self.run)
             self.progress.begin(self.settings.epochs, self.epoch)
             return
         if self.run is not None and self.run.has("metrics.jsonl"):
@@ -174,8 +178,8 @@ class Trainer:
             self.average.begin()
         if self.settings.hold_back and self.held_back is None and self.settings.epochs:
             self.progress.warn(
-                "no label is held back, so that nothing judges the pseudo-labels: that takes 2 epochs and, with "
-                f"hold_back {self.settings.hold_back:g}, a class with {fewest_labels(self.settings.hold_back)} labels."
+                "Pseudo-label accuracy cannot be estimated: no labels could be held out. This needs at least 2 epochs "
+                f"and a class with at least {fewest_labels(self.settings.hold_back)} labels."
             )
         self.progress.begin(self.settings.epochs, 0)
         self._finish_epoch({"epoch": 0}, time.perf_counter())
@@ -202,13 +206,13 @@ class Trainer:
         self._finish_epoch(record, began)
 
     def _working_set(self, epoch: int) -> Tensor:
-        """Rows of the examples that an epoch works on."""
+        """Rows of the examples of an epoch."""
         if self.method.follows_examples:
             return torch.arange(len(self.data.inputs), device=self.device)
         return torch.cat([self.data.labelled, self.schedule.for_epoch(epoch).to(self.device)])
 
     def _judge(self, epoch: int, rows: Tensor, features: Tensor) -> dict[str, float]:
-        """Let the held-back labels judge the pseudo-labels when they are unknown for the last time."""
+        """Estimate the accuracy of pseudo-labels, just before training sees the held-out labels."""
         if self.held_back is None or epoch != self.held_back.until + 1:
             return {}
         assert isinstance(self.method, PredictsClasses)
@@ -238,7 +242,7 @@ class Trainer:
 
     @contextmanager
     def _weights_of_steps(self) -> Iterator[None]:
-        """Training mode, and where weights are averaged, those of the last step instead of their average."""
+        """Training mode, with the trained weights instead of their average."""
         swap = self.average.swap if self.average else lambda: None
         self.encoder.train()
         self.method.train()
@@ -251,7 +255,7 @@ class Trainer:
             self.method.eval()
 
     def _finish_epoch(self, record: dict[str, Any], began: float) -> None:
-        """Watch for collapse, score, keep the best model, log and write a checkpoint."""
+        """Check for collapse, score, keep the best model, log and write a checkpoint."""
         spread = self._spread()
         score, scores = self._score()
         self._watch(spread, score, record.get("active_share"))
@@ -259,13 +263,13 @@ class Trainer:
         record |= {f"selection_{name}": value for name, value in scores.items()}
         record |= self._report_guards()
         record["best"] = self.best is None or score > self.best.score or self.best.epoch == self.epoch
-        if record["best"]:  # also where a killed process had written this model, but not yet its checkpoint
-            self._keep(Best(self.epoch, score, self._model_tensors()))
+        if record["best"]:  # also if a process was killed after writing this model and before its checkpoint
+            self._keep(Best(self.epoch, score, trained_tensors(self)))
         record["seconds"] = time.perf_counter() - began
         self.seconds += record["seconds"]
         if self.run is not None:
             self.run.log(record)
-            self._checkpoint(self.run)
+            write_checkpoint(self, self.run)
         self.progress.epoch(record)
 
     def _spread(self) -> Spread:
@@ -275,7 +279,7 @@ class Trainer:
         return measure_spread(self._embed(rows) / scale.sqrt())
 
     def _watch(self, spread: Spread, score: Score, active: float | None) -> None:
-        """Say once that training is going wrong, and stop when there is nothing left to train on."""
+        """Warn once if training goes wrong; training stops if all embeddings are the same."""
         best = self.best.score[0] if self.best and self.best.score else None
         for message in self.watch.look(spread, best, score[0] if score else None, active):
             kept = "" if self.settings.selection == "last" else " The best model so far is kept."
@@ -285,7 +289,7 @@ class Trainer:
             self.progress.warn(f"epoch {self.epoch}: all examples have the same embedding, so training stops here.")
 
     def _report_guards(self) -> dict[str, list[str]]:
-        """The guards that bound in this epoch, for its record; each is said once in a run."""
+        """The safeguards that were active in this epoch; each one is reported once in a run."""
         bound = self.method.take_guards()
         for name, sentence in bound.items():
             if name not in self.guards:
@@ -325,55 +329,3 @@ class Trainer:
         if self.run is not None:
             state = {"epoch": best.epoch, "score": list(best.score)}
             self.run.write_tensors("model.safetensors", best.tensors, state)
-
-    def _model_tensors(self) -> dict[str, Tensor]:
-        return model_tensors(self.encoder, self.metric) | {
-            f"method.{name}": tensor.detach().cpu().clone() for name, tensor in self.method.state_dict().items()
-        }
-
-    def _checkpoint(self, run: Run) -> None:
-        tensors = self._model_tensors() | self.schedule.state()
-        tensors |= {"generator": self.generator.get_state(), "torch_rng": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            tensors["cuda_rng"] = torch.cuda.get_rng_state(self.device)
-        tensors |= optimizer_tensors(self.optimizer)
-        tensors |= self.average.state() if self.average else {}
-        state = {
-            "epoch": self.epoch,
-            "seconds": self.seconds,
-            "watch": self.watch.state(),
-            "guards": self.guards,
-            "trust": self.trust,
-        }
-        run.write_tensors("checkpoint.safetensors", tensors, state)
-
-    def _restore(self, run: Run) -> None:
-        tensors, state = run.read_tensors("checkpoint.safetensors")
-        load_model(self.encoder, tensors)
-        self.method.load_state_dict(under("method.", tensors))
-        self.metric = Metric(tensors["metric.factor"]).to(self.device)
-        self.schedule.restore(tensors)
-        self.generator.set_state(tensors["generator"])
-        torch.set_rng_state(tensors["torch_rng"])
-        if self.device.type == "cuda" and "cuda_rng" in tensors:
-            torch.cuda.set_rng_state(tensors["cuda_rng"], self.device)
-        restore_optimizer(self.optimizer, tensors)
-        if self.average:
-            self.average.restore(tensors)
-        self.watch = Watch.restore(state.pop("watch"))
-        for name, value in state.items():
-            setattr(self, name, value)
-        best_tensors, best = run.read_tensors("model.safetensors")
-        self.best = Best(best["epoch"], tuple(best["score"]), best_tensors)
-        run.forget_after(self.epoch)
-
-
-def model_tensors(encoder: nn.Module, metric: Metric) -> dict[str, Tensor]:
-    """Encoder and metric as named tensors on the CPU."""
-    tensors = {f"encoder.{name}": tensor.detach().cpu().clone() for name, tensor in encoder.state_dict().items()}
-    return tensors | {"metric.factor": metric.factor.detach().cpu().clone()}
-
-
-def load_model(encoder: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Load the encoder's part of ``model_tensors`` into ``encoder``."""
-    encoder.load_state_dict(under("encoder.", tensors))

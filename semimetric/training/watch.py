@@ -1,4 +1,4 @@
-"""Watches an embedding in training, and says once that it is going wrong."""
+"""Monitors an embedding during training and warns once if it degrades."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from semimetric.evaluation import Spread, activity_warning, collapse_warning, decline_warning
 
 SINGLE_POINT = 1e-12
-"""A mean squared distance of unit vectors that is nothing but rounding: no graph can be built on it."""
+"""Mean squared distance of unit vectors below which they are the same up to rounding; no graph can be built on them."""
 
 
 @dataclass
 class Watch:
-    """What was seen at the start, and whether anything has been said; ``collapsed`` means that training must stop."""
+    """Initial measurements and warnings so far; training must stop if ``collapsed``."""
 
     classes: int
     start: Spread | None = None
@@ -23,7 +23,7 @@ class Watch:
     collapsed: bool = False
 
     def look(self, spread: Spread, best: float | None, score: float | None, active: float | None) -> list[str]:
-        """Sentences about an epoch's spread, selection score beside the best, and share of violated constraints."""
+        """Warnings for an epoch, from its spread, selection score and share ``active`` of violated constraints."""
         self.start = self.start or spread
         self.start_active = active if self.start_active is None else self.start_active
         declined = None if best is None or score is None else decline_warning(best, score)
@@ -39,11 +39,11 @@ class Watch:
         return said
 
     def state(self) -> dict[str, Any]:
-        """JSON values from which ``restore`` continues."""
+        """JSON values for a checkpoint."""
         return asdict(self)
 
     @classmethod
     def restore(cls, state: dict[str, Any]) -> Watch:
-        """Continue where ``state`` was taken."""
+        """Continue from ``state``."""
         start = state["start"]
         return cls(**(state | {"start": None if start is None else Spread(**start)}))

@@ -60,7 +60,7 @@ def test_linear_estimators_have_the_settings_of_their_methods(kind: type[MetricE
     assert given == wanted | {"n_components": None, "random_state": None}
 
 
-@pytest.mark.filterwarnings("ignore:.*held back")
+@pytest.mark.filterwarnings("ignore:.*held out")
 def test_learns_wine_from_few_labels(wine: tuple[np.ndarray, ...]) -> None:
     features, classes, labels = wine
     model = SemiMetric(random_state=0).fit(features, labels)
@@ -120,7 +120,7 @@ def test_minus_one_and_one_alone_are_two_classes() -> None:
     assert numbers.tolist() == [0, 1, 1, 0]
 
 
-@pytest.mark.filterwarnings("ignore:.*held back", "ignore:.*no GPU")
+@pytest.mark.filterwarnings("ignore:.*held out", "ignore:.*no GPU")
 @pytest.mark.parametrize("form", ["N, H, W", "N, C, H, W", "N, H, W, C", "bytes", "tensor"])
 def test_images_in_any_order_of_axes(form: str) -> None:
     images, classes = load_digits(return_X_y=True)
@@ -141,7 +141,7 @@ def test_images_in_any_order_of_axes(form: str) -> None:
         model.transform(images[:5, :7])
 
 
-@pytest.mark.filterwarnings("ignore:.*held back")
+@pytest.mark.filterwarnings("ignore:.*held out")
 def test_photographs_by_their_paths(tmp_path: Path) -> None:
     paths = []
     for number in range(40):
@@ -160,7 +160,7 @@ def test_photographs_by_their_paths(tmp_path: Path) -> None:
         model.transform(tmp_path / "broken.png")
 
 
-@pytest.mark.filterwarnings("ignore:.*held back")
+@pytest.mark.filterwarnings("ignore:.*held out")
 def test_a_module_of_ones_own_stays_as_it_is(wine: tuple[np.ndarray, ...]) -> None:
     features, _, labels = wine
     module = nn.Sequential(nn.Linear(13, 20), nn.ReLU(), nn.Linear(20, 7))

@@ -18,7 +18,7 @@ from semimetric.estimators.semimetric import SemiMetric
 from semimetric.serve.bulk import new_examples
 from semimetric.training import Trainer
 
-pytestmark = pytest.mark.filterwarnings("ignore::semimetric.pipeline.linear.GuardWarning", "ignore:.*held back")
+pytestmark = pytest.mark.filterwarnings("ignore::semimetric.pipeline.linear.GuardWarning", "ignore:.*held out")
 
 
 @pytest.fixture(scope="module")

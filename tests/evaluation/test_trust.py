@@ -114,8 +114,8 @@ def test_what_cliques_share_is_named_without_fault() -> None:
         ({"folds": 1}, "folds must be a whole number of at least 2, got 1"),
         ({"folds": 2.5}, "folds must be a whole number of at least 2, got 2.5"),
         ({"labels": torch.tensor([0, 1, 2, -1])}, "a single example of each of their 3 classes"),
-        ({"labels": torch.full((12,), -1)}, "at least 2 classes to tell them apart, got 0"),
-        ({"labels": torch.zeros(12, dtype=torch.long)}, "at least 2 classes to tell them apart, got 1"),
+        ({"labels": torch.full((12,), -1)}, "at least 2 classes, got 0"),
+        ({"labels": torch.zeros(12, dtype=torch.long)}, "at least 2 classes, got 1"),
         ({"labels": LABELS[:, None]}, "one entry per example"),
         ({"labels": LABELS.double()}, "labels must be integers"),
         ({"propagate": lambda labels: labels}, r"propagate must return Posteriors\(classes.*got Tensor"),
@@ -183,31 +183,31 @@ def test_the_sentence_quotes_the_confident() -> None:
     confidence[2] = 0.9
     trust = trust_report(Judged(right, confidence, confidence), [0.91] * 71 + [0.2] * 29)
     assert trust.sentence() == (
-        "Of 50 held-back labels 47 were named rightly (94 %, 95 % interval 84 to 98 %); at confidence 0.9 or more, "
-        "71 % of the unlabelled examples, 36 of 37 were (97 %, 95 % interval 86 to more than 99 %)."
+        "47 of 50 held-out labels were predicted correctly (94 %, 95 % interval 84 to 98 %). At confidence 0.9 or more "
+        "(71 % of the unlabelled examples), 36 of 37 were correct (97 %, 95 % interval 86 to more than 99 %)."
     )
 
 
 def test_the_sentence_goes_down_to_a_level_with_enough() -> None:
     confidence = torch.tensor([0.95] * 9 + [0.85] * 2 + [0.1] * 9)
     sentence = trust_report(Judged(confidence > 0.9, confidence, confidence), [0.0, 0.85, 0.95]).sentence()
-    assert "at confidence 0.8 or more, 67 % of the unlabelled examples, 9 of 11 were (82 %" in sentence
+    assert "At confidence 0.8 or more (67 % of the unlabelled examples), 9 of 11 were correct (82 %" in sentence
 
 
 def test_the_sentence_does_not_speak_of_too_few() -> None:
     trust = trust_report(judged_of([True, False], [0.95, 0.3], [0.9, 0.9]), [0.99])
     assert trust.sentence() == (
-        "Of 2 held-back labels 1 was named rightly (50 %, 95 % interval 9 to 91 %); "
-        "1 had confidence 0.5 or more, too few to say whether to trust it."
+        "1 of 2 held-out labels was predicted correctly (50 %, 95 % interval 9 to 91 %). "
+        "Too few held-out labels with confidence 0.5 or more (1) to calibrate the confidence."
     )
 
 
 def test_nearly_none_is_not_said_to_be_none() -> None:
     judged = judged_of([True] * 12, [0.9] * 12, [0.9] * 12)
     confidence = torch.zeros(1000)
-    assert ", 0 % of the unlabelled" in trust_report(judged, confidence).sentence()
+    assert "(0 % of the unlabelled" in trust_report(judged, confidence).sentence()
     confidence[:5] = 1.0
-    assert ", less than 1 % of the unlabelled" in trust_report(judged, confidence).sentence()
+    assert "(less than 1 % of the unlabelled" in trust_report(judged, confidence).sentence()
 
 
 def test_as_dict_survives_json() -> None:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from semimetric import clustering
 from semimetric.core.errors import InputError
+from semimetric.graph import clustering
 from semimetric.graph.clustering import kmeans
 
 

@@ -154,7 +154,7 @@ def test_no_array_has_a_row_and_a_column_for_each_node(largest_tensor) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"labels": torch.full((60,), -1)}, "at least 2 classes to tell them apart, got 0"),
+        ({"labels": torch.full((60,), -1)}, "at least 2 classes, got 0"),
         ({"labels": torch.zeros(60, dtype=torch.long)}, "got 1"),
         ({"gamma": 1.0}, "gamma"),
         ({"tolerance": 0.0}, "tolerance"),

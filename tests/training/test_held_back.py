@@ -83,7 +83,7 @@ def test_it_judges_the_rows_it_holds_and_no_others() -> None:
     report = held.judge(Posteriors(torch.tensor([3, 8]), shares[rows], confidence[rows]), rows)
     assert report["accuracy"] == 5 / 8
     assert report["judged"] == 8
-    assert report["sentence"].startswith("Of 8 held-back labels 5 were named rightly")
+    assert report["sentence"].startswith("5 of 8 held-out labels were predicted correctly")
     at_nine_tenths = next(level for level in report["levels"] if level["level"] == 0.9)
     assert (at_nine_tenths["judged"], at_nine_tenths["right"]) == (4, 4)
     assert at_nine_tenths["coverage"] == pytest.approx(5 / 12)  # of 8 held-back and 4 unlabelled examples
@@ -99,7 +99,7 @@ def test_they_judge_once_when_the_first_half_is_over(make_trainer, tmp_path: Pat
     assert result.trust["epoch"] == 2
     assert result.trust["judged"] == 3
     assert result.trust["accuracy"] == run.history()[3]["held_back_accuracy"]
-    assert "3 held-back labels" in result.trust["sentence"]
+    assert "of 3 held-out labels" in result.trust["sentence"]
 
 
 def test_nothing_is_judged_where_nothing_is_held(make_trainer, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_one_label_of_each_class_holds_none_back(make_trainer) -> None:
     labels[:3] = torch.arange(3)
     single = Trainer(trainer.encoder, trainer.method, TrainingData(trainer.data.inputs, labels), trainer.settings)
     assert single.held_back is None
-    with pytest.warns(TrainingWarning, match="no label is held back, so that nothing judges"):
+    with pytest.warns(TrainingWarning, match="Pseudo-label accuracy cannot be estimated.* at least 3 labels"):
         assert single.fit().trust is None
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from semimetric.methods import build_method
 from semimetric.metric import GraphedFunction
 from semimetric.training import Run, Trainer, TrainingData, TrainingSettings
+from semimetric.training.checkpoint import trained_tensors
 from semimetric.training.optimizer import create_state, optimizer_tensors
 
 CONSENSUS = {"method": "consensus", "optimizer": "adamw", "lr": 1e-3, "metric_every": "epoch"}
@@ -49,7 +50,7 @@ def test_it_is_trained_with_the_encoder(make_trainer, average: float) -> None:
 
 def everything(trainer: Trainer) -> dict[str, Tensor]:
     """Copies of all that a step may change."""
-    tensors = trainer._model_tensors() | optimizer_tensors(trainer.optimizer) | trainer.average.state()
+    tensors = trained_tensors(trainer) | optimizer_tensors(trainer.optimizer) | trainer.average.state()
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 

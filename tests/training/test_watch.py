@@ -42,7 +42,7 @@ def test_what_it_remembers_survives_json() -> None:
     assert (again.classes, again.start, again.start_active) == (3, START, 0.02)
     assert (again.declining, again.warned, again.collapsed) == (True, False, False)
     assert again.look(START, 0.9, 0.5, 0.03) == [
-        "the embedding is coming undone: its selection score fell from 0.900 to 0.500."
+        "the embedding is degrading: its selection score fell from 0.900 to 0.500."
     ]
     assert restored(again).look(SHRUNK, 0.9, 0.1, 0.9) == []  # it has been said
 
@@ -51,7 +51,7 @@ SIGNS = {
     "distance": ((SHRUNK, None, None, None), "mean squared distance fell from 1 to 0.05"),
     "rank": ((FLAT, None, None, None), "effective rank fell from 20.0 to 1.1"),
     "score": ((START, 0.9, 0.5, None), "selection score fell from 0.900 to 0.500"),
-    "violated": ((START, None, None, 0.4), "40 % of the constraints are violated, 0.0 % were"),
+    "violated": ((START, None, None, 0.4), "40 % of the constraints are violated, up from 0.0 %"),
 }
 
 

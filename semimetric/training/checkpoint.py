@@ -1,0 +1,74 @@
+"""The trained model as named tensors, and checkpoints from which a run resumes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from semimetric.metric import Metric
+from semimetric.training.optimizer import optimizer_tensors, restore_optimizer, under
+from semimetric.training.result import Best
+from semimetric.training.run import Run
+from semimetric.training.watch import Watch
+
+if TYPE_CHECKING:
+    from semimetric.training.trainer import Trainer
+
+
+def model_tensors(encoder: nn.Module, metric: Metric) -> dict[str, Tensor]:
+    """Encoder and metric as named tensors on the CPU."""
+    tensors = {f"encoder.{name}": tensor.detach().cpu().clone() for name, tensor in encoder.state_dict().items()}
+    return tensors | {"metric.factor": metric.factor.detach().cpu().clone()}
+
+
+def load_model(encoder: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Load the encoder's part of ``model_tensors`` into ``encoder``."""
+    encoder.load_state_dict(under("encoder.", tensors))
+
+
+def trained_tensors(trainer: Trainer) -> dict[str, Tensor]:
+    """Encoder, metric and method of a trainer as named tensors on the CPU."""
+    return model_tensors(trainer.encoder, trainer.metric) | {
+        f"method.{name}": tensor.detach().cpu().clone() for name, tensor in trainer.method.state_dict().items()
+    }
+
+
+def load_trained(trainer: Trainer, tensors: dict[str, Tensor]) -> None:
+    """Load ``trained_tensors`` into a trainer."""
+    load_model(trainer.encoder, tensors)
+    trainer.method.load_state_dict(under("method.", tensors))
+    trainer.metric = Metric(tensors["metric.factor"]).to(trainer.device)
+
+
+def write_checkpoint(trainer: Trainer, run: Run) -> None:
+    """Write everything that ``restore_checkpoint`` needs, except for the best model."""
+    tensors = trained_tensors(trainer) | trainer.schedule.state()
+    tensors |= {"generator": trainer.generator.get_state(), "torch_rng": torch.get_rng_state()}
+    if trainer.device.type == "cuda":
+        tensors["cuda_rng"] = torch.cuda.get_rng_state(trainer.device)
+    tensors |= optimizer_tensors(trainer.optimizer)
+    tensors |= trainer.average.state() if trainer.average else {}
+    state = {name: getattr(trainer, name) for name in ("epoch", "seconds", "guards", "trust")}
+    run.write_tensors("checkpoint.safetensors", tensors, state | {"watch": trainer.watch.state()})
+
+
+def restore_checkpoint(trainer: Trainer, run: Run) -> None:
+    """Continue from the checkpoint and the best model of a run."""
+    tensors, state = run.read_tensors("checkpoint.safetensors")
+    load_trained(trainer, tensors)
+    trainer.schedule.restore(tensors)
+    trainer.generator.set_state(tensors["generator"])
+    torch.set_rng_state(tensors["torch_rng"])
+    if trainer.device.type == "cuda" and "cuda_rng" in tensors:
+        torch.cuda.set_rng_state(tensors["cuda_rng"], trainer.device)
+    restore_optimizer(trainer.optimizer, tensors)
+    if trainer.average:
+        trainer.average.restore(tensors)
+    trainer.watch = Watch.restore(state.pop("watch"))
+    for name, value in state.items():
+        setattr(trainer, name, value)
+    best_tensors, best = run.read_tensors("model.safetensors")
+    trainer.best = Best(best["epoch"], tuple(best["score"]), best_tensors)
+    run.forget_after(trainer.epoch)
