@@ -59,10 +59,11 @@ def run_today(row: str, job: Job, data_dir: Path | None, device: str) -> dict[st
     """One row for one dataset and seed."""
     if row == "consensus":
         return run_job(job, data_dir, device, 1)
+    from semimetric.pipeline.experiment import encoder_of, plan, prepare, score
+
     from semimetric.data import load_dataset
     from semimetric.methods import build_method
     from semimetric.metric import Metric
-    from semimetric.pipeline.experiment import encoder_of, plan, prepare, score
     from semimetric.training import choose_device
 
     torch.set_num_threads(1)

@@ -135,9 +135,7 @@ def suggest(
     names, found, unlabelled = fitted.examples.names, fitted.posteriors, int((fitted.labels < 0).sum())
     if not unlabelled:
         raise InputError(f"all {len(names)} examples of {run} have a label. There is none to suggest.")
-    chosen = choose(
-        fitted.embeddings, fitted.labels, found.shares, found.confidence, min(count, unlabelled), seed
-    )
+    chosen = choose(fitted.embeddings, fitted.labels, found.shares, found.confidence, min(count, unlabelled), seed)
     lines = [
         {
             "name": names[int(row)],

@@ -15,8 +15,8 @@ from semimetric.core.errors import InputError
 from semimetric.data.preprocess import PreprocessName
 from semimetric.data.samples import Kind
 from semimetric.encoders import encoder_names, installed_encoder, takes_photographs, weights_name
-from semimetric.encoders.registry import LIBRARIES
 from semimetric.encoders.installed import SIDE as PRETRAINED_SIDE
+from semimetric.encoders.registry import LIBRARIES
 from semimetric.methods import METHODS
 from semimetric.pipeline.plan import Material, NetworkSettings
 

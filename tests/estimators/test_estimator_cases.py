@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from semimetric.serve.bulk import new_examples
 from sklearn.datasets import load_iris
 
 import semimetric as sm
@@ -15,7 +16,6 @@ from semimetric.encoders.photographs import Sight
 from semimetric.estimators.linear import LRML
 from semimetric.estimators.runs import load, open_run, save
 from semimetric.estimators.semimetric import SemiMetric
-from semimetric.serve.bulk import new_examples
 from semimetric.training import Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore::semimetric.pipeline.linear.GuardWarning", "ignore:.*held out")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from semimetric.pipeline.experiment import Experiment, evaluate_run, plan, prepare, run_experiment
 
 from semimetric.core.errors import InputError, RunError
 from semimetric.data import load_dataset
 from semimetric.methods import METHODS, method_names
-from semimetric.pipeline.experiment import Experiment, evaluate_run, plan, prepare, run_experiment
 from semimetric.pipeline.presets import PRESETS
 from semimetric.training import Run
 

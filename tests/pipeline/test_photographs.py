@@ -16,6 +16,7 @@ from helpers.birds import CLASSES, EACH, write_birds
 from helpers.command import semimetric
 from rich.console import Console
 from safetensors.torch import save_file
+from semimetric.pipeline.experiment import Experiment, evaluate_run, load_examples, plan, run_experiment
 
 from semimetric import load
 from semimetric.cli import main as cli
@@ -23,7 +24,6 @@ from semimetric.core.errors import DataWarning, InputError, RunError
 from semimetric.data import Dataset, Examples
 from semimetric.encoders import RMAC, GoogLeNet, googlenet
 from semimetric.encoders.registry import ENCODERS
-from semimetric.pipeline.experiment import Experiment, evaluate_run, load_examples, plan, run_experiment
 from semimetric.reporting.progress import RichProgress
 from semimetric.training import Silent
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
+from semimetric.pipeline.experiment import plan
 
 import semimetric
 from semimetric import training_settings
 from semimetric.core.errors import InputError
 from semimetric.methods import METHODS
 from semimetric.methods.baseline import Baseline
-from semimetric.pipeline.experiment import plan
 from semimetric.pipeline.presets import PRESETS, Material, preset_values
 from semimetric.training import TrainingSettings
 

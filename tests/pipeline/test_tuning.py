@@ -20,19 +20,19 @@ from helpers.own_photos import write_folder
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 from rich.console import Console
+from semimetric.cli.own import own_estimator, own_task
+from semimetric.pipeline.choice import Choice, settings_for
+from semimetric.pipeline.learn import Task
 from torch import Tensor
 from typer.testing import CliRunner
 
 from semimetric.cli import tune as command
 from semimetric.cli.main import app
-from semimetric.cli.own import own_estimator, own_task
 from semimetric.core.errors import InputError
 from semimetric.core.settings import build_settings
 from semimetric.data import Dataset, Examples, load_dataset
 from semimetric.methods import METHODS, method_names
 from semimetric.pipeline import tuning
-from semimetric.pipeline.choice import Choice, settings_for
-from semimetric.pipeline.learn import Task
 from semimetric.pipeline.linear import GuardWarning, learn_metric
 from semimetric.pipeline.presets import PRESETS, Material
 from semimetric.pipeline.study import Range, tune

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from semimetric.pipeline.experiment import Experiment, encoder_of, plan, run_experiment
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
@@ -21,7 +22,6 @@ from semimetric.core.errors import InputError
 from semimetric.data import Preprocess, apply_in_chunks, build_preprocess, restore_preprocess
 from semimetric.encoders import RMAC, GoogLeNet, build_encoder, encode, encoder_names
 from semimetric.metric import Metric
-from semimetric.pipeline.experiment import Experiment, encoder_of, plan, run_experiment
 from semimetric.serve import export
 from semimetric.serve.export import export_onnx
 from semimetric.training import Run, load_model
