@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types format clean
+.PHONY: demo test draws lint types format clean
 
 demo: $(INSTALLED)
 	rm -rf runs/demo
@@ -12,6 +12,11 @@ demo: $(INSTALLED)
 
 test: lint types
 	$(BIN)/pytest --numprocesses 2
+
+# Every property test with DRAWS random examples instead of a few that are the same in each run; slow.
+DRAWS ?= 2000
+draws: $(INSTALLED)
+	SEMIMETRIC_DRAWS=$(DRAWS) $(BIN)/pytest --numprocesses 2 -m hypothesis --timeout 0
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

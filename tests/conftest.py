@@ -1,20 +1,18 @@
 from __future__ import annotations
 
 import os
+import random
 
-import hypothesis
+import helpers.draws  # noqa: F401 - loads the profile of hypothesis before any test is read
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ.setdefault(_threads, "1")  # for the commands that tests start
+for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_threads] = "1"  # for the commands that tests start, which must round as this process does
 torch.set_num_threads(1)  # many times faster than two for small matrices on a busy machine
-
-hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
-hypothesis.settings.register_profile("random", derandomize=False, deadline=None)
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,6 +25,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, (skip, reason) in skips.items():
             if skip and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def _same_random_numbers() -> None:
+    """Seed what draws from the global generators, so that no test depends on those that ran before it."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - the global generator is what is seeded
+    torch.manual_seed(0)
 
 
 def clustered(seed: int, count: int, width: int, classes: int, spread: float = 0.35) -> tuple[Tensor, Tensor]:

@@ -128,11 +128,11 @@ def test_interrupt_leaves_a_usable_run_that_resumes(tmp_path: Path) -> None:
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell leaves it ignored
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 200
     while not (tmp_path / "run" / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=200)
     assert process.returncode == 130, stderr
     assert "--resume" in stderr
     assert json.loads(stdout.splitlines()[-1])["interrupted"]

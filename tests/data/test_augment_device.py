@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 import torch
+from helpers.draws import draws
 from helpers.views import ALWAYS, EVERYTHING, KINDS, OPTIONAL, STRENGTHS, pictures, seeded
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -116,7 +117,7 @@ SHAPES = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@draws(150)
 @given(
     AUGMENTATIONS, SHAPES, st.integers(0, 12), st.integers(0, 2**31), st.sampled_from([torch.float32, torch.float64])
 )
@@ -134,7 +135,7 @@ def test_any_view_is_finite_of_the_same_kind_and_leaves_its_inputs_alone(
     assert torch.equal(view, augment(inputs, augmentation, seeded(seed)))
 
 
-@settings(max_examples=50, deadline=None)
+@draws(50)
 @given(SHAPES.filter(lambda shape: len(shape) == 4), st.integers(0, 2**31))
 def test_geometry_makes_no_value_larger_and_commutes_with_scaling(shape: tuple[int, ...], seed: int) -> None:
     geometry = Augmentation(rotate=180.0, scale=1.0, shear=0.5, shift=0.5, flip=0.5, cutout=0.5)
@@ -145,7 +146,7 @@ def test_geometry_makes_no_value_larger_and_commutes_with_scaling(shape: tuple[i
     torch.testing.assert_close(augment(-4 * inputs, geometry, seeded(seed)), -4 * view)
 
 
-@settings(max_examples=50, deadline=None)
+@draws(50)
 @given(st.integers(1, 9), st.integers(0, 6), st.sampled_from([1, 3]), st.integers(0, 2**31))
 def test_quarter_turns_equal_torch(side: int, count: int, channels: int, seed: int) -> None:
     images = pictures(count, channels, side, side, seed=seed)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.draws import draws
 from helpers.photos import (
     assert_plain,
     damaged_exif,
@@ -23,7 +24,7 @@ from helpers.photos import (
     png_claiming,
     png_of,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from torch import Tensor
@@ -255,7 +256,7 @@ def test_odd_files_are_read_without_a_warning(tmp_path: Path, kind: str) -> None
     assert list(warnings.filters) == before
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@draws(150, suppress_health_check=(HealthCheck.function_scoped_fixture,))
 @given(
     kind=st.sampled_from(["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP"]),
     cut=st.integers(0, 3000),

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from semimetric.core.errors import InputError
@@ -182,7 +183,7 @@ TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0
 NUMBERS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
-@settings(max_examples=150, deadline=None)
+@draws(150)
 @given(
     rows=st.lists(st.tuples(TEXTS, NUMBERS, NUMBERS), min_size=1, max_size=6),
     delimiter=st.sampled_from(",;\t"),

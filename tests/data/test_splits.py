@@ -1,6 +1,7 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from semimetric.core.errors import InputError
@@ -9,7 +10,7 @@ from semimetric.data import partitions, split_examples
 LABELS = torch.tensor([0] * 20 + [3] * 31 + [-1] * 5)
 
 
-@settings(deadline=None)
+@draws(100)
 @given(
     counts=st.lists(st.integers(8, 40), min_size=2, max_size=5),
     unknown=st.integers(1, 9),
@@ -65,7 +66,7 @@ def test_bad_splits_are_refused(labels: torch.Tensor, per_class: int, share: flo
         split_examples(labels, per_class, share, seed=0)
 
 
-@settings(deadline=None)
+@draws(100)
 @given(count=st.integers(1, 200), size=st.integers(1, 250), seed=st.integers(0, 2**31))
 def test_partitions_are_one_pass_in_near_equal_pieces(count: int, size: int, seed: int) -> None:
     unlabelled = torch.arange(count) * 3

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -50,7 +51,7 @@ def brute_force(maps: np.ndarray, levels: int) -> np.ndarray:
     return total / np.sqrt((total**2).sum())
 
 
-@settings(max_examples=25, deadline=None)
+@draws(25)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.integers(0, 1000))
 def test_it_is_what_a_loop_computes(height: int, width: int, levels: int, seed: int) -> None:
     maps = random_maps(seed, 2, 3, height, width)

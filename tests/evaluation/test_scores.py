@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from semimetric.core.errors import InputError
@@ -11,7 +12,7 @@ from semimetric.evaluation import evaluate, nmi, recall_at_k
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=25, deadline=None)
+@draws(25)
 def test_recall_equals_a_naive_loop(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     points = torch.randn(30, 3, generator=generator, dtype=torch.float64)

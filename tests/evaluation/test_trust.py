@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from helpers.draws import draws
 from helpers.graphs import cliques
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 from sklearn.datasets import load_digits
@@ -230,7 +231,7 @@ def test_rounding_above_one_is_forgiven() -> None:
     st.lists(st.floats(0, 1), min_size=1, max_size=40),
 )
 @example([(True, 1.0, 1.0)], [0.0])
-@settings(max_examples=60, deadline=None)
+@draws(60)
 def test_shares_are_shares_and_levels_are_nested(judged: list, confidence_all: list) -> None:
     trust = trust_report(judged_of(*map(list, zip(*judged, strict=True))), confidence_all)
     coverages = [row.coverage for row in trust.levels]

@@ -75,8 +75,9 @@ def test_a_fit_killed_at_any_moment_is_resumed(tmp_path: Path, killer: Killer, k
     moments, struck = random.Random(0), 0
     while struck < kills:
         out = Path(tempfile.mkdtemp(dir=tmp_path)) / "run"
-        while struck < kills and killer.after(moments.uniform(0, lasts), *fit, out, folder=tmp_path):
+        while struck < kills and killer.after(moment := moments.uniform(0, lasts), *fit, out, folder=tmp_path):
             struck += 1
+        lasts = min(lasts, moment) if struck < kills else lasts  # it ended by then: the machine was busier before
         assert semimetric(*fit, out).code == 0
         assert_same(contents(out), whole)
         assert sm.load(out).embedding_.shape == (38, 64)
@@ -165,8 +166,9 @@ def test_an_embedding_killed_at_any_moment_is_repeated(tmp_path: Path, killer: K
     moments, struck = random.Random(1), 0
     while struck < kills:
         out = Path(tempfile.mkdtemp(dir=tmp_path)) / "out.npy"
-        while struck < kills and killer.after(moments.uniform(0, lasts), *embed, out, folder=tmp_path):
+        while struck < kills and killer.after(moment := moments.uniform(0, lasts), *embed, out, folder=tmp_path):
             struck += 1
+        lasts = min(lasts, moment) if struck < kills else lasts
         assert semimetric(*embed, out).code == 0
         assert_embedded(out, whole, {"out.npy.json"})
 
@@ -211,8 +213,9 @@ def test_the_installed_command_stands_twenty_kills(tmp_path: Path, wine: Path, m
     moments, struck = random.Random(2), 0
     while struck < 20:
         out = Path(tempfile.mkdtemp(dir=tmp_path)) / name
-        while struck < 20 and installed_and_killed(moments.uniform(0.4, 1.0) * lasts, *arguments, out):
+        while struck < 20 and installed_and_killed(moment := moments.uniform(0.4, 1.0) * lasts, *arguments, out):
             struck += 1
+        lasts = min(lasts, moment) if struck < 20 else lasts
         assert semimetric(*arguments, out).code == 0
         if command == "fit":
             assert_same(contents(out), contents(tmp_path / name))

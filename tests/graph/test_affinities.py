@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -38,7 +39,7 @@ def graph(seed: int, count: int = 60, k: int = 6, classes: int = 3, labelled: fl
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.5, 0.9, 0.99]), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
-@settings(max_examples=25, deadline=None)
+@draws(25)
 def test_edges_equal_the_explicit_inverse(seed: int, gamma: float, labelled: float) -> None:
     neighbors, labels = graph(seed, count=30, k=4, labelled=labelled)
     _, w = explicit(neighbors, labels, gamma)

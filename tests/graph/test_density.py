@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -35,7 +36,7 @@ def by_loops(points: Tensor, neighbors: Tensor, steps: float) -> Tensor:
 
 
 @given(st.integers(0, 10_000), st.sampled_from([2.0, 5.0, 10.0]), st.integers(3, 30))
-@settings(max_examples=30, deadline=None)
+@draws(30)
 def test_equals_the_definition(seed: int, steps: float, count: int) -> None:
     points = sample(seed, count)
     neighbors = nearest_neighbors(points, min(5, count - 1))
@@ -91,7 +92,7 @@ def test_quadratic_form_of_the_pairs_equals_the_directed_loop_and_its_laplacian_
 
 
 @given(st.integers(0, 10_000), st.floats(-50, 50), st.sampled_from([1e-3, 1.0, 1e4]))
-@settings(max_examples=20, deadline=None)
+@draws(20)
 def test_moving_turning_and_scaling_the_points_change_nothing(seed: int, shift: float, scale: float) -> None:
     points = sample(seed)
     neighbors = nearest_neighbors(points, 5)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -32,7 +33,7 @@ def by_loops(neighbors: Tensor, weights: Tensor | None) -> dict[tuple[int, int],
 
 
 @given(st.integers(0, 10_000), st.integers(2, 25), st.booleans(), st.data())
-@settings(max_examples=60, deadline=None)
+@draws(60)
 def test_equals_the_double_loop_in_ascending_order(seed: int, count: int, weighted: bool, data: st.DataObject) -> None:
     neighbors, directed = random_graph(seed, count, data.draw(st.integers(1, count - 1)))
     given_weights = directed if weighted else None
@@ -51,7 +52,7 @@ def test_a_pair_listed_one_way_has_half_the_weight_and_both_ways_the_mean() -> N
 
 
 @given(st.integers(0, 10_000), st.integers(2, 30))
-@settings(max_examples=40, deadline=None)
+@draws(40)
 def test_pairs_carry_half_of_what_directed_edges_do(seed: int, count: int) -> None:
     neighbors, directed = random_graph(seed, count, max(1, count // 3))
     _, weights = symmetric_edges(neighbors, directed)

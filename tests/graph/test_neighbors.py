@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -25,7 +26,7 @@ def brute_force(points: np.ndarray, k: int) -> np.ndarray:
 
 
 @given(SMALL, st.data())
-@settings(max_examples=80, deadline=None)
+@draws(80)
 def test_equals_brute_force_with_ties_by_number(points: np.ndarray, data: st.DataObject) -> None:
     if (points == points[0]).all():
         return

@@ -5,8 +5,9 @@ from itertools import pairwise
 
 import pytest
 import torch
+from helpers.draws import draws
 from helpers.graphs import cliques, graph
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -105,7 +106,7 @@ def test_agrees_with_label_spreading(make_clusters) -> None:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=25, deadline=None)
+@draws(25)
 def test_rows_are_probabilities_and_class_numbers_are_names(seed: int) -> None:
     _, neighbors, labels = graph(seed)
     if len(labels[labels >= 0].unique()) < 2:

@@ -4,8 +4,9 @@ import sys
 
 import pytest
 import torch
+from helpers.draws import draws
 from helpers.graphs import GRAPHS, graph, sample
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -68,7 +69,7 @@ def test_form_and_total_equal_the_loops(neighbors: Tensor, labels: Tensor) -> No
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.5, 0.9, 0.99, 0.999]), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
-@settings(max_examples=25, deadline=None)
+@draws(25)
 def test_form_equals_the_dense_one(seed: int, gamma: float, labelled: float) -> None:
     points, neighbors, labels = graph(seed, labelled=labelled)
     expected = dense_form(points, neighbors, labels, gamma)

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.draws import draws
 from helpers.graphs import GRAPHS, cliques, graph, sample, star
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -27,7 +28,7 @@ def test_error_of_a_solve_is_within_its_tolerance(neighbors: Tensor, gamma: floa
 
 
 @given(st.integers(0, 10_000), st.sampled_from([1e-3, 1e-6, 1e-12]))
-@settings(max_examples=20, deadline=None)
+@draws(20)
 def test_residual_is_within_the_tolerance(seed: int, tolerance: float) -> None:
     _, neighbors, _ = graph(seed)
     columns = sample(seed + 2)

@@ -2,7 +2,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from semimetric.core.errors import InputError
@@ -34,7 +35,7 @@ def naive_losses(embeddings, triplets, factor, alpha):
     return losses
 
 
-@settings(max_examples=10, deadline=None)
+@draws(10)
 @given(seed=st.integers(0, 10_000), alpha=st.floats(5, 60))
 def test_equals_a_triple_loop(seed, alpha):
     embeddings, triplets, factor = make(seed)
@@ -62,7 +63,7 @@ def test_small_angle_leaves_the_side_alone():
     torch.testing.assert_close(angular_margins(embeddings, triplets, factor, 1e-7), side, rtol=0, atol=1e-12)
 
 
-@settings(max_examples=10, deadline=None)
+@draws(10)
 @given(seed=st.integers(0, 10_000))
 def test_rotation_of_the_factor_and_translation_change_nothing(seed):
     embeddings, triplets, factor = make(seed)

@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
+from helpers.draws import draws
 from helpers.losses import NO_BATCHES, assert_can_be_recorded, value_and_gradient
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from semimetric.core.errors import InputError
@@ -57,7 +58,7 @@ def problems(draw):
     return draw(st.integers(0, 10_000)), targets, draw(st.floats(1, 80)), draw(st.booleans())
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(problems())
 @example((0, [0, 0, 1, 1, 1, -1, -1, 2], 40.0, False))
 @example((1, [0, 0, 0, 0, 1], 80.0, True))
@@ -79,7 +80,7 @@ def test_hand_computed_right_angle():
     assert batch_angular_loss(embeddings, targets, 45.0, constant=True).item() == pytest.approx(expected)
 
 
-@settings(max_examples=20, deadline=None)
+@draws(20)
 @given(seed=st.integers(0, 10_000), alpha=st.floats(5, 80))
 def test_the_constant_makes_the_geometric_margin(seed, alpha):
     """||a - p||^2 - 4 t ||n - (a + p)/2||^2 = 4 t (a + p) . n - 2 (1 + t) a . p + 2 - 6 t for unit rows."""
@@ -91,7 +92,7 @@ def test_the_constant_makes_the_geometric_margin(seed, alpha):
     torch.testing.assert_close(angular_margins(rows, triplets, None, alpha), form, rtol=1e-10, atol=1e-10)
 
 
-@settings(max_examples=20, deadline=None)
+@draws(20)
 @given(seed=st.integers(0, 10_000), alpha=st.floats(5, 80))
 def test_with_one_negative_it_is_the_loss_of_triplets(seed, alpha):
     embeddings, _ = make(seed, n=6)
@@ -104,7 +105,7 @@ def test_with_one_negative_it_is_the_loss_of_triplets(seed, alpha):
     torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)
 
 
-@settings(max_examples=20, deadline=None)
+@draws(20)
 @given(seed=st.integers(0, 10_000))
 def test_margins_grow_with_the_square_of_the_scale_and_the_loss_not_at_all(seed):
     embeddings, targets = make(seed)
@@ -142,7 +143,7 @@ def test_gradient_agrees_with_central_differences(seed, constant):
         )
 
 
-@settings(max_examples=10, deadline=None)
+@draws(10)
 @given(seed=st.integers(0, 10_000))
 def test_order_rotation_length_and_names_of_classes_change_nothing(seed):
     embeddings, targets = make(seed)

@@ -2,8 +2,9 @@ import math
 
 import pytest
 import torch
+from helpers.draws import draws
 from helpers.losses import NO_BATCHES, assert_can_be_recorded, value_and_gradient
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from semimetric.core.errors import InputError
@@ -52,7 +53,7 @@ def problems(draw):
     return draw(st.integers(0, 10_000)), targets, weights, draw(st.floats(0.05, 2))
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(problems())
 @example((0, [0, 0, 1, 1, 1, -1, -1], [0.5, 1.0, 0.0, 0.2, 0.9, 1.0, 0.4], 0.1))
 @example((1, [0, 0, 1, 1], [0.0, 1.0, 1e-4, 0.3], 0.07))
@@ -94,7 +95,7 @@ def test_gradient_agrees_with_central_differences(seed):
         )
 
 
-@settings(max_examples=10, deadline=None)
+@draws(10)
 @given(seed=st.integers(0, 10_000))
 def test_order_rotation_and_length_of_rows_change_nothing(seed):
     embeddings, targets, weights = make(seed)

@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
+from helpers.draws import draws
 from helpers.losses import NO_BATCHES, assert_can_be_recorded, value_and_gradient
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from semimetric.core.errors import InputError
@@ -57,7 +58,7 @@ def problems(draw):
     return draw(st.integers(0, 10_000)), targets, draw(st.floats(0.01, 5))
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(problems())
 @example((0, [0, 0, 1, 1, 1, -1, -1, 2], 0.2))
 @example((1, [0, 0, 0, 0, 1], 2.0))
@@ -91,7 +92,7 @@ def test_hand_computed_mean_over_all_pairs():
     assert triplet_loss(embeddings, targets, far, 0.1).item() == pytest.approx(2.1 / 4)
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(seed=st.integers(0, 10_000), margin=st.floats(0.01, 2))
 def test_the_negative_is_semi_hard_wherever_one_is(seed, margin):
     embeddings, targets, draws = make(seed, n=12, d=3)
@@ -145,7 +146,7 @@ def test_a_single_point_costs_the_margin(margin):
     assert triplet_loss(oblique, targets, draws, margin).item() == pytest.approx(margin, rel=1e-12)
 
 
-@settings(max_examples=10, deadline=None)
+@draws(10)
 @given(seed=st.integers(0, 10_000))
 def test_order_rotation_length_and_names_of_classes_change_nothing(seed):
     embeddings, targets, draws = make(seed)
@@ -163,7 +164,7 @@ def test_order_rotation_length_and_names_of_classes_change_nothing(seed):
         torch.testing.assert_close(changed, loss, rtol=1e-9, atol=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(problems())
 def test_it_lies_between_zero_and_the_greatest_distance_with_the_margin(problem):
     seed, targets, margin = problem

@@ -5,7 +5,8 @@ import warnings
 
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -86,7 +87,7 @@ def taken_for(trainer: Trainer) -> Agreement:
 
 
 @given(st.integers(0, 10_000), st.floats(0.0, 1.0))
-@settings(max_examples=25, deadline=None)
+@draws(25)
 def test_geometric_mean_equals_its_definition(seed: int, share: float) -> None:
     first, second = probabilities(7, 4, seed), probabilities(7, 4, seed + 1)
     found = geometric_mean(first, second, share)

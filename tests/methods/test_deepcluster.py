@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.draws import draws
 from helpers.networks import tiny_cnn
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor, nn
@@ -88,7 +89,7 @@ def test_batches_are_full_of_one_shape_and_of_the_generator_alone(size: int) -> 
 
 
 @given(st.integers(0, 10_000), st.integers(1, 6))
-@settings(max_examples=20, deadline=None)
+@draws(20)
 def test_whitened_features_have_the_identity_for_their_covariance(seed: int, components: int) -> None:
     features = randn(50, 6, seed=seed) @ randn(6, 6, seed=seed + 1) + 3.0
     centred = features - features.mean(0)
@@ -137,7 +138,7 @@ def test_points_to_cluster_are_unit_rows_of_as_many_components_as_there_are(
 
 
 @given(st.integers(0, 10_000), st.integers(1, 6))
-@settings(max_examples=20, deadline=None)
+@draws(20)
 def test_mutual_information_is_that_of_scikit_learn(seed: int, clusters: int) -> None:
     first, second = torch.randint(clusters, (2, 40), generator=seeded(seed))
     expected = normalized_mutual_info_score(first.numpy(), second.numpy())

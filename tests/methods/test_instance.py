@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.draws import draws
 from helpers.networks import tiny_cnn
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -54,7 +55,7 @@ def softmax_loss(points: Tensor, bank: Tensor, targets: list[int], temperature: 
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.07, 0.1, 1.0]), st.integers(1, 5))
-@settings(max_examples=20, deadline=None)
+@draws(20)
 def test_exact_loss_equals_a_brute_force_softmax(seed: int, temperature: float, size: int) -> None:
     points, bank = unit(size, seed=seed), unit(9, seed=seed + 1)
     targets = torch.randint(9, (size,), generator=seeded(seed))

@@ -6,8 +6,9 @@ import math
 
 import pytest
 import torch
+from helpers.draws import draws
 from helpers.views import pictures, seeded
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -34,7 +35,7 @@ def features_of(count: int, seed: int = 0) -> Tensor:
 
 
 @given(st.integers(1, 5), st.sampled_from([1, 3]), st.integers(1, 7), st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@draws(30)
 def test_views_are_the_four_turns_one_after_the_other(count: int, channels: int, side: int, seed: int) -> None:
     inputs = pictures(count, channels, side, side, seed=seed)
     upright, quarter, half, three = prepared(inputs).views(inputs).chunk(4)

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from helpers.draws import draws
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -38,7 +39,7 @@ def epochs(draw):
     return targets, draw(st.integers(1, len(targets))), draw(st.integers(2, 6)), draw(st.integers(0, 1000))
 
 
-@settings(max_examples=200, deadline=None)
+@draws(200)
 @given(epochs())
 @example(([0, 1, 2, 3, 3], 3, 5, 0))
 @example(([0, 0, 0, 0, 0, 0, 1], 7, 2, 0))
@@ -58,7 +59,7 @@ def test_batches_are_full_of_different_examples_and_hold_a_triplet_wherever_they
             assert max(held.values()) >= 2
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(epochs())
 def test_all_examples_of_a_class_are_met_before_one_is_met_again(epoch):
     targets, size, per_class, seed = epoch
@@ -68,7 +69,7 @@ def test_all_examples_of_a_class_are_met_before_one_is_met_again(epoch):
         assert max(times) - min(times) <= 1
 
 
-@settings(max_examples=50, deadline=None)
+@draws(50)
 @given(st.integers(1, 4), st.integers(2, 6), st.integers(2, 4), st.integers(0, 1000))
 def test_classes_of_equal_size_are_met_once_in_an_epoch(count, per_class, together, seed):
     targets = [target for target in range(count * together) for _ in range(per_class)]

@@ -2,7 +2,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -61,7 +62,7 @@ def lowest_objective(objective, d, seed=0):
     return found.fun
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(size=sizes)
 def test_projection_is_the_nearest_positive_matrix(size):
     seed, d = size
@@ -75,7 +76,7 @@ def test_projection_is_the_nearest_positive_matrix(size):
     assert (rest * projected).sum().abs() < 1e-10
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(size=sizes)
 def test_largest_weight_is_where_definiteness_ends(size):
     seed, d = size
@@ -97,7 +98,7 @@ def test_largest_weight_refuses_a_singular_base():
         largest_weight(-eye(3), eye(3))
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(size=sizes)
 def test_unit_determinant_minimizer(size):
     seed, d = size
@@ -171,7 +172,7 @@ def test_floor_must_be_positive():
         minimize_with_unit_determinant(eye(2), 0.0)
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(size=sizes, weight=st.floats(0, 10))
 def test_proximal_inverse_adds_up(size, weight):
     seed, d = size

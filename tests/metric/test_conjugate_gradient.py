@@ -1,6 +1,7 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from semimetric.core.errors import InputError
@@ -30,7 +31,7 @@ def gram_error(point):
     return (point.T @ point - torch.eye(point.shape[1], dtype=point.dtype)).abs().max().item()
 
 
-@settings(max_examples=15, deadline=None)
+@draws(15)
 @given(size=problems, alpha=st.floats(10, 60))
 def test_problem_cost_and_gradient_equal_the_loss_and_its_autograd(size, alpha):
     start, *points = make(*size)
@@ -60,7 +61,7 @@ def test_gradient_agrees_with_central_differences(seed):
     assert (gradient - numeric).norm() <= 1e-6 * gradient.norm()
 
 
-@settings(max_examples=25, deadline=None)
+@draws(25)
 @given(size=problems)
 def test_every_step_is_orthonormal_and_never_raises_the_cost(size):
     start, *points = make(*size)
@@ -75,7 +76,7 @@ def test_every_step_is_orthonormal_and_never_raises_the_cost(size):
 
 
 @pytest.mark.parametrize("geometry", [Stiefel(), Euclidean(), Euclidean(radius=1.5)], ids=str)
-@settings(max_examples=15, deadline=None)
+@draws(15)
 @given(size=problems)
 def test_sequential_and_parallel_searches_take_the_same_steps(geometry, size):
     start, *points = make(*size)

@@ -1,6 +1,7 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from semimetric.core.errors import InputError
@@ -22,7 +23,7 @@ def gram_error(point):
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
-@settings(max_examples=20, deadline=None)
+@draws(20)
 @given(size=sizes)
 def test_projection_is_an_orthogonal_projection(geometry, size):
     point, vector, generator = make(*size)
@@ -34,7 +35,7 @@ def test_projection_is_an_orthogonal_projection(geometry, size):
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
-@settings(max_examples=20, deadline=None)
+@draws(20)
 @given(size=sizes)
 def test_retraction_starts_at_the_point_and_batches(geometry, size):
     point, direction, _ = make(*size, geometry)
@@ -47,7 +48,7 @@ def test_retraction_starts_at_the_point_and_batches(geometry, size):
         torch.testing.assert_close((point + step * direction) @ correction, expected, rtol=0, atol=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(size=sizes, step=st.floats(0, 10))
 def test_stiefel_retraction_is_qr_with_signs_fixed(size, step):
     point, direction, _ = make(*size, Stiefel())
@@ -65,7 +66,7 @@ def test_stiefel_tangent_vectors_have_no_symmetric_part_and_retraction_is_first_
     torch.testing.assert_close(slope, direction, rtol=0, atol=1e-4)
 
 
-@settings(max_examples=20, deadline=None)
+@draws(20)
 @given(size=sizes)
 def test_linear_functions_retract_with_the_point(size):
     point, direction, generator = make(*size, Stiefel())

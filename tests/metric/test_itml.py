@@ -4,7 +4,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -169,7 +170,7 @@ def test_stays_positive_definite_after_many_updates():
     assert torch.equal(result.matrix, result.matrix.T)
 
 
-@settings(max_examples=25, deadline=None)
+@draws(25)
 @given(size=sizes, shift=st.floats(-3, 3), scale=st.floats(0.01, 100))
 def test_is_a_metric_that_turns_with_the_features_and_is_blind_to_place_and_scale(size, shift, scale):
     features, classes = make(*size)
@@ -231,7 +232,7 @@ def test_all_pairs_are_constrained_when_there_are_few():
     np.testing.assert_array_equal(chosen.bounds, np.where(same, 1.0, 2.0))
 
 
-@settings(max_examples=50, deadline=None)
+@draws(50)
 @given(counts=st.lists(st.integers(1, 8), min_size=1, max_size=8), most=st.integers(1, 60))
 def test_chosen_pairs_are_distinct_right_and_half_of_each_kind(counts, most):
     classes = np.repeat(np.arange(len(counts)), counts)

@@ -1,6 +1,7 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from semimetric.core.errors import InputError
@@ -50,7 +51,7 @@ def test_equals_the_plain_formula_where_scatters_can_be_inverted():
     torch.testing.assert_close(learn(features, classes, 1e-13), 3 * clipped / clipped.trace(), rtol=0, atol=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(size=sizes, shift=st.floats(-3, 3), scale=st.floats(0.1, 10))
 def test_is_a_metric_blind_to_order_place_and_scale_that_turns_with_the_features(size, shift, scale):
     features, classes = make(*size)

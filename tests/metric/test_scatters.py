@@ -2,7 +2,8 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from semimetric.core.errors import InputError
@@ -52,7 +53,7 @@ def slow_weighted_scatter(features, pairs, weights, scales):
     return total
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(size=labelled)
 def test_scatters_are_those_of_the_double_loop(size):
     features, classes = make(*size)
@@ -63,7 +64,7 @@ def test_scatters_are_those_of_the_double_loop(size):
     assert (found.similar_pairs, found.dissimilar_pairs) == (similar_pairs, dissimilar_pairs)
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(size=labelled)
 def test_scatters_are_symmetric_positive_and_blind_to_order_and_place(size):
     features, classes = make(*size)
@@ -77,7 +78,7 @@ def test_scatters_are_symmetric_positive_and_blind_to_order_and_place(size):
         torch.testing.assert_close(turn.T @ one @ turn, other, rtol=0, atol=1e-11)
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(size=labelled)
 def test_means_are_traces_of_the_scatters(size):
     embeddings, classes = make(*size)
@@ -121,7 +122,7 @@ def test_gradients_of_the_means(classes):
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(size=edges)
 def test_weighted_scatter_is_that_of_the_loop_and_energy_its_trace(scaled, size):
     features, pairs, weights, scales = make_edges(*size, scaled)

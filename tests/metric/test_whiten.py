@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -34,7 +35,7 @@ def brute_force_within(points: Tensor, targets: Tensor, weights: Tensor) -> Tens
     return total / weights.sum()
 
 
-@settings(max_examples=20, deadline=None)
+@draws(20)
 @given(seed=st.integers(0, 1000), shrinkage=st.floats(0.01, 10.0))
 def test_all_components_give_the_inverse_of_the_shrunk_covariance_within_classes(seed: int, shrinkage: float) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from semimetric.core.errors import InputError
@@ -11,7 +12,7 @@ from semimetric.mining import mine_triplets, triplet_shares
 
 
 @given(st.integers(0, 10_000), st.integers(2, 9))
-@settings(max_examples=30, deadline=None)
+@draws(30)
 def test_halves_are_disjoint_ordered_and_complete(seed: int, k: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     neighbors = nearest_neighbors(torch.randn(25, 4, generator=generator), k)

@@ -328,11 +328,11 @@ def test_ctrl_c_leaves_a_study_that_continues(tmp_path: Path) -> None:
         env=os.environ,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell leaves it ignored
     )
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 200
     while not (tmp_path / "study" / "best.json").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=60)
+    _, said = running.communicate(timeout=200)
     assert running.returncode == 130
     assert said == f"interrupted; finished trials are kept in {tmp_path / 'study'}. Continue with the same command.\n"
     done = json.loads((tmp_path / "study" / "best.json").read_text())["trials"]

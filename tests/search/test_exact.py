@@ -5,8 +5,9 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from helpers.draws import draws
 from helpers.search import brute_force
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -22,7 +23,7 @@ def lattice(rows: st.SearchStrategy[int], width: int) -> st.SearchStrategy[torch
 
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 40), st.sampled_from([8, 64, exact.BLOCK_ENTRIES]))
-@settings(deadline=None, max_examples=150)
+@draws(150)
 def test_equals_brute_force_ties_by_row(data: st.DataObject, width: int, k: int, block: int) -> None:
     stored = data.draw(lattice(st.integers(1, 30), width))
     queries = data.draw(lattice(st.integers(1, 5), width))

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -169,7 +170,7 @@ def test_scale_and_place_of_the_embedding_do_not_matter(make_clusters) -> None:
     assert torch.equal(ask(points.double(), labels, 8).rows, ask(moved, labels, 8).rows)
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @given(
     count=st.integers(1, 12),
     extra=st.integers(1, 30),

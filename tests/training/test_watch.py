@@ -3,7 +3,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from helpers.draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from semimetric.evaluation import Spread
@@ -22,7 +23,7 @@ def restored(watch: Watch) -> Watch:
 
 
 @given(st.integers(2, 4), st.lists(looks, max_size=6), st.integers(0, 6))
-@settings(max_examples=150, deadline=None)
+@draws(150)
 def test_it_goes_on_from_json_as_if_it_had_not_stopped(classes: int, epochs: list[Look], stop: int) -> None:
     whole, parts = Watch(classes), Watch(classes)
     for epoch, look in enumerate(epochs):
