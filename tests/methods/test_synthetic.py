@@ -78,9 +78,9 @@ def test_loss_is_the_objective_without_its_penalty(points, components: int) -> N
     triplets = method.constraints(points, torch.full((60,), -1))
     metric = method.update_metric(metric, points, triplets)
     penalty = 0.5 * float((metric.factor.T @ metric.factor - torch.eye(metric.factor.shape[1])).square().sum())
-    objective = objective(method, metric, points, triplets)
+    minimised = objective(method, metric, points, triplets)
     assert penalty > 0
-    assert float(method.loss(metric, points.double(), triplets)) + penalty == pytest.approx(objective, rel=1e-10)
+    assert float(method.loss(metric, points.double(), triplets)) + penalty == pytest.approx(minimised, rel=1e-10)
     assert float(method.loss(metric, points, triplets)) == pytest.approx(objective - penalty, rel=1e-4)
 
 
@@ -202,7 +202,7 @@ def test_a_resumed_run_has_the_same_generator(points, tmp_path) -> None:
 def test_two_examples_are_refused() -> None:
     method, _ = begun()
     method.check_working_set(1, 2)
-    with pytest.raises(InputError, match="there are 2 to a partition"):
+    with pytest.raises(InputError, match="a partition has 2 examples"):
         method.check_working_set(0, 2)
 
 
