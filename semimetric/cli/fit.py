@@ -197,8 +197,8 @@ def _fit_benchmark(
             )
         if stderr.is_terminal and plan.split is not None:
             stderr.print(
-                f"{job.method} on {dataset}: {plan.split.labels_per_class} labels per class, {plan.training.epochs} epochs, "
-                f"lr {plan.training.lr:g}; all settings in {out / 'config.json'}",
+                f"{job.method} on {dataset}: {plan.split.labels_per_class} labels per class, {plan.training.epochs} "
+                f"epochs, lr {plan.training.lr:g}; all settings in {out / 'config.json'}",
                 highlight=False,
                 markup=False,
             )

@@ -95,7 +95,7 @@ def tune(
     else:
         refuse_for_benchmarks(job.settings, dataset=dataset, data_dir=data_dir)
         options = {"labels": labels, "label_column": label_column, "id_column": id_column}
-        collection = read_own_data(data, **options)
+        collection = read_own_data(data, labels, label_column, id_column)
         set_threads(threads)
         _tune_own(job, collection, data, options, fine_tune, trials)
 
