@@ -25,8 +25,9 @@ from jobs import Job, changes, run_and_report
 
 from semimetric.evaluation import evaluate
 from semimetric.paper.published import COLUMNS, FINE_GRAINED, SUPERVISED_ON_CUB
-from semimetric.pipeline.experiment import load_examples, plan
+from semimetric.pipeline.data import load_examples
 from semimetric.pipeline.presets import preset_values
+from semimetric.pipeline.resolve import resolve_benchmark
 from semimetric.training import choose_device
 
 CLASSICAL = ("lrml", "seraph", "isdml", "apllr", "apit")
@@ -93,7 +94,7 @@ def frozen(args: argparse.Namespace) -> list[list[str]]:
     lines = []
     for backbone, side, keep in (("googlenet", 224, None), ("googlenet-rmac", 256, args.descriptors)):
         settings = {"backbone": backbone, "side": side, "weights": str(args.weights), "descriptors": str(keep or "")}
-        experiment = plan(args.dataset, "affinity-triplets", **settings)
+        experiment = resolve_benchmark(args.dataset, "affinity-triplets", **settings)
         test = load_examples(experiment, args.data_dir, choose_device(args.device)).test
         scores = evaluate(test.inputs, test.labels)
         lines.append([f"frozen {backbone}, {side} px", "", *(f"{100 * scores[column]:.1f}" for column in COLUMNS), ""])

@@ -42,7 +42,8 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
     if job.validate:
         return run_on_validation(job, data_dir, device)
     from semimetric.data import load_dataset
-    from semimetric.pipeline.experiment import evaluate_run, plan, run_experiment
+    from semimetric.pipeline.benchmark import evaluate_run, fit_benchmark
+    from semimetric.pipeline.resolve import resolve_benchmark
     from semimetric.training import Run, Silent
 
     class Quiet(Silent):
@@ -50,11 +51,11 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
             print(f"{job.label}: {message}", file=sys.stderr, flush=True)
 
     began = time.perf_counter()
-    experiment = plan(job.dataset, job.method, job.seed, job.preset, **job.settings)
+    experiment = resolve_benchmark(job.dataset, job.method, job.seed, job.preset, **job.settings)
     dataset = shuffled(load_dataset(job.dataset, data_dir), job.seed) if job.shuffled else None
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        outcome = run_experiment(experiment, out, data_dir, device, progress=Quiet(), dataset=dataset)
+        outcome = fit_benchmark(experiment, out, data_dir, device, progress=Quiet(), dataset=dataset)
         history = Run.open(out).history()
         if job.cut:
             outcome["cut"] = evaluate_run(out, data_dir, device, job.cut)["scores"]
@@ -70,7 +71,9 @@ def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str,
     Withheld are 15 % of each class, unless the job's settings say otherwise, as they may of the model that is kept.
     """
     from semimetric.methods import build_method
-    from semimetric.pipeline.experiment import encoder_of, load_examples, plan, prepare, pretrain_encoder, score
+    from semimetric.pipeline.data import load_examples
+    from semimetric.pipeline.fit import build_network, prepare, pretrain_encoder, score
+    from semimetric.pipeline.resolve import resolve_benchmark
     from semimetric.training import Silent, Trainer, choose_device
 
     history: list[dict[str, Any]] = []
@@ -81,10 +84,10 @@ def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str,
 
     began = time.perf_counter()
     withheld = {"validation_share": 0.15, "selection": "last"}
-    experiment = plan(job.dataset, job.method, job.seed, job.preset, **(withheld | job.settings))
+    experiment = resolve_benchmark(job.dataset, job.method, job.seed, job.preset, **(withheld | job.settings))
     where = choose_device(device)
     data = prepare(experiment, load_examples(experiment, data_dir, where), where).data
-    encoder = encoder_of(experiment, tuple(data.inputs.shape[1:]))
+    encoder = build_network(experiment, tuple(data.inputs.shape[1:]))
     method = build_method(experiment.method, **dataclasses.asdict(experiment.method_settings))
     trainer = Trainer(encoder, method, data, experiment.training, experiment.seed, where, progress=Keep())
     pretrain_encoder(experiment, trainer)

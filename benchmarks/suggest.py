@@ -36,7 +36,8 @@ WAYS = ("suggested", "random", "random per class")
 def run_way(job: Job, data_dir: Path | None, device: str) -> dict[str, Any]:
     """One way of choosing labels for one seed, to the scores of the last training."""
     from semimetric.data import load_dataset
-    from semimetric.pipeline.experiment import plan, prepare, score
+    from semimetric.pipeline.fit import prepare, score
+    from semimetric.pipeline.resolve import resolve_benchmark
     from semimetric.training import choose_device
 
     torch.set_num_threads(1)
@@ -48,7 +49,7 @@ def run_way(job: Job, data_dir: Path | None, device: str) -> dict[str, Any]:
     per_class = final_labels(budget) if way == "random per class" else budget["start"]
     changes = {"epochs": budget["epochs"]} if "epochs" in budget else {}
     changes |= {"hold_back": 0.0, "labels_per_class": per_class // classes}
-    experiment = plan(job.dataset, job.method, job.seed, **changes)
+    experiment = resolve_benchmark(job.dataset, job.method, job.seed, **changes)
     prepared = prepare(experiment, dataset, where)
     labels, truth = prepared.data.labels, prepared.data.classes
     rounds = []
@@ -75,11 +76,11 @@ def run_way(job: Job, data_dir: Path | None, device: str) -> dict[str, Any]:
 def train(experiment: Any, data: Any, labels: Tensor, where: torch.device) -> tuple[Any, Any, dict[str, Any]]:
     """Train from scratch: the result, what every example is taken for, and how often that is right."""
     from semimetric.methods import build_method
-    from semimetric.pipeline.experiment import encoder_of
+    from semimetric.pipeline.fit import build_network
     from semimetric.training import Trainer
 
     known = dataclasses.replace(data, labels=labels)
-    encoder = encoder_of(experiment, tuple(data.inputs.shape[1:]))
+    encoder = build_network(experiment, tuple(data.inputs.shape[1:]))
     method = build_method(experiment.method, **dataclasses.asdict(experiment.method_settings))
     trainer = Trainer(encoder, method, known, experiment.training, experiment.seed, where)
     result = trainer.fit()

@@ -59,20 +59,20 @@ def run_today(row: str, job: Job, data_dir: Path | None, device: str) -> dict[st
     """One row for one dataset and seed."""
     if row == "consensus":
         return run_job(job, data_dir, device, 1)
-    from semimetric.pipeline.experiment import encoder_of, plan, prepare, score
-
     from semimetric.data import load_dataset
     from semimetric.methods import build_method
     from semimetric.metric import Metric
+    from semimetric.pipeline.fit import build_network, prepare, score
+    from semimetric.pipeline.resolve import resolve_benchmark
     from semimetric.training import choose_device
 
     torch.set_num_threads(1)
     began = time.perf_counter()
-    experiment = plan(job.dataset, "consensus", job.seed, "default", **job.settings)
+    experiment = resolve_benchmark(job.dataset, "consensus", job.seed, "default", **job.settings)
     where = choose_device(device)
     prepared = prepare(experiment, load_dataset(job.dataset, data_dir), where)
     data = prepared.data
-    encoder = encoder_of(experiment, tuple(data.inputs.shape[1:])).to(where)
+    encoder = build_network(experiment, tuple(data.inputs.shape[1:])).to(where)
     width = encoder(data.inputs[:2]).shape[1]
     method = build_method("consensus", **dataclasses.asdict(experiment.method_settings))
     method.on_fit_begin(data.inputs, data.labels, width, torch.Generator().manual_seed(job.seed))

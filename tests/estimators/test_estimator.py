@@ -21,8 +21,8 @@ from torch import nn
 
 from semimetric.core.errors import DataError, InputError
 from semimetric.data.labels import LabelWarning, number_labels
+from semimetric.estimators.base import MetricEstimator, SemiMetric
 from semimetric.estimators.linear import APIT, APLLR, ISDML, LRML, SERAPH
-from semimetric.estimators.semimetric import MetricEstimator, SemiMetric
 from semimetric.methods import METHODS
 
 pytestmark = pytest.mark.filterwarnings("ignore::semimetric.pipeline.linear.GuardWarning")
@@ -109,7 +109,7 @@ def test_labels_may_be_texts(nothing: Any, wine: tuple[np.ndarray, ...]) -> None
     names[labels < 0] = nothing
     model = LRML().fit(features, names)
     assert list(model.classes_) == ["c", "d", "ä b"]
-    np.testing.assert_array_equal(model.learned_.labels.numpy(), labels)
+    np.testing.assert_array_equal(model.fitted_.labels.numpy(), labels)
     assert set(model.predict(features)) <= {"ä b", "c", "d"}
 
 
@@ -134,8 +134,8 @@ def test_images_in_any_order_of_axes(form: str) -> None:
     }
     labels = np.where(np.arange(300) < 60, classes[:300], -1)
     model = quick(epochs=2).fit(forms[form], labels)
-    assert model.learned_.built.encoder == "small-cnn"
-    assert model.learned_.built.shape == (1, 8, 8)
+    assert model.fitted_.spec.encoder == "small-cnn"
+    assert model.fitted_.spec.shape == (1, 8, 8)
     assert model.transform(forms[form][:5]).shape == (5, 64)
     with pytest.raises(InputError, match="images of shape"):
         model.transform(images[:5, :7])

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from semimetric.serve.bulk import new_examples
 from sklearn.datasets import load_iris
 
 import semimetric as sm
 from semimetric.core.errors import InputError
-from semimetric.encoders.photographs import Sight
 from semimetric.estimators.linear import LRML
-from semimetric.estimators.runs import load, open_run, save
+from semimetric.estimators.runs import load, save
 from semimetric.estimators.semimetric import SemiMetric
+from semimetric.model.folder import load_run
+from semimetric.serve.embed import new_examples
 from semimetric.training import Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore::semimetric.pipeline.linear.GuardWarning", "ignore:.*held out")
@@ -58,7 +58,7 @@ def test_naming_many_is_naming_some(iris: tuple[np.ndarray, np.ndarray], monkeyp
 def test_a_list_of_texts_may_miss_some(nothing: object, iris: tuple[np.ndarray, np.ndarray]) -> None:
     model = LRML(k=3).fit(iris[0][:60], ["a", nothing, "b"] * 20)
     assert model.classes_.tolist() == ["a", "b"]
-    assert int((model.learned_.labels < 0).sum()) == 20
+    assert int((model.fitted_.labels < 0).sum()) == 20
 
 
 def test_names_of_columns_outlive_a_run(iris: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_names_of_columns_outlive_a_run(iris: tuple[np.ndarray, np.ndarray], tmp
     assert load(tmp_path / "run").feature_names_in_.tolist() == list("abcd")
     header, rows = "id,d,y,c,comment,b,a", [f"r{i},{f[3]},5,{f[2]},so so,{f[1]},{f[0]}" for i, f in enumerate(features)]
     (tmp_path / "new.csv").write_text("\n".join([header, *rows]))
-    found = new_examples(open_run(tmp_path / "run"), tmp_path / "new.csv")
+    found = new_examples(load_run(tmp_path / "run"), tmp_path / "new.csv")
     assert found.names[:2] == ("r0", "r1")
     torch.testing.assert_close(found.features, torch.tensor(features).float())
 
@@ -84,11 +84,11 @@ def test_a_feature_called_y_is_no_label_in_new_tables(tmp_path: Path) -> None:
     model.feature_names_in_ = np.array(collection.columns, dtype=object)
     save(model, tmp_path / "run")
     (tmp_path / "new.csv").write_text("x,y\n1,2\n3,4\n")
-    found = new_examples(open_run(tmp_path / "run"), tmp_path / "new.csv")
+    found = new_examples(load_run(tmp_path / "run"), tmp_path / "new.csv")
     assert found.features.tolist() == [[1, 2], [3, 4]]
     (tmp_path / "less.csv").write_text("x\n1\n3\n")
     with pytest.raises(InputError, match="lacks the column 'y'"):
-        new_examples(open_run(tmp_path / "run"), tmp_path / "less.csv")
+        new_examples(load_run(tmp_path / "run"), tmp_path / "less.csv")
 
 
 def test_large_offsets_keep_their_digits(iris: tuple[np.ndarray, np.ndarray]) -> None:

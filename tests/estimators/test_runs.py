@@ -22,8 +22,9 @@ import semimetric as sm
 from semimetric.core.errors import InputError, RunError
 from semimetric.encoders import build_encoder
 from semimetric.encoders.googlenet import _bvlc_names
-from semimetric.estimators.runs import VersionWarning, open_run
-from semimetric.estimators.semimetric import MetricEstimator
+from semimetric.estimators.base import MetricEstimator
+from semimetric.estimators.runs import VersionWarning
+from semimetric.model.folder import load_run
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::semimetric.pipeline.linear.GuardWarning"),
@@ -110,17 +111,17 @@ def test_what_was_loaded_can_be_saved_again(tmp_path: Path) -> None:
     sm.save(model, tmp_path / "first", names=[f"wine {row}" for row in range(len(features))])
     sm.save(sm.load(tmp_path / "first"), tmp_path / "second")
     np.testing.assert_array_equal(sm.load(tmp_path / "second").transform(features), model.embedding_)
-    assert open_run(tmp_path / "first").examples.names[1] == "wine 1"
-    assert open_run(tmp_path / "second").examples.names[1] == "1"
+    assert load_run(tmp_path / "first").examples.names[1] == "wine 1"
+    assert load_run(tmp_path / "second").examples.names[1] == "1"
 
 
 def test_how_photographs_are_brought_to_a_square_is_kept(tmp_path: Path) -> None:
     model, paths = of_photographs(tmp_path / "photos", encoder="small-cnn", side=16)
     cropped = model.transform(paths)
-    sight = dataclasses.replace(model.learned_.model.sight, fit="squash")
-    built = dataclasses.replace(model.learned_.built, fit="squash")
-    changed = dataclasses.replace(model.learned_.model, sight=sight)
-    model.learned_ = dataclasses.replace(model.learned_, model=changed, built=built)
+    sight = dataclasses.replace(model.fitted_.model.transform, fit="squash")
+    built = dataclasses.replace(model.fitted_.spec, fit="squash")
+    changed = dataclasses.replace(model.fitted_.model, sight=sight)
+    model.fitted_ = dataclasses.replace(model.fitted_, model=changed, built=built)
     sm.save(model, tmp_path / "run")
     np.testing.assert_array_equal(sm.load(tmp_path / "run").transform(paths), model.transform(paths))
     assert np.abs(model.transform(paths) - cropped).max() > 1e-3
@@ -349,10 +350,10 @@ def test_a_run_of_a_benchmark_is_loaded_and_searched(tmp_path: Path) -> None:
     quick = ["--method", "affinity-triplets", "--epochs", 1, "--k", 6, "--batch-size", 300]
     run = tmp_path / "digits"
     assert semimetric("fit", "--dataset", "digits", "--out", run, *quick).code == 0
-    found = open_run(run)
+    found = load_run(run)
     model = found.estimator
     images, _ = load_digits(return_X_y=True)
-    rows = [int(name.removeprefix("train ")) for name in found.examples.names]
+    rows = [int(name.removeprefix("train ")) for name in found.fitted.examples.names]
     from semimetric.data import load_dataset
 
     inputs = load_dataset("digits").train.inputs[rows]
@@ -360,7 +361,7 @@ def test_a_run_of_a_benchmark_is_loaded_and_searched(tmp_path: Path) -> None:
     assert model.classes_.tolist() == [str(digit) for digit in range(10)]
     np.save(tmp_path / "some.npy", inputs[:5].flatten(1).numpy())
     hits = semimetric("search", run, tmp_path / "some.npy", "-k", 1, "--json").json()["hits"]
-    assert [line[0]["name"] for line in hits.values()] == list(found.examples.names[:5])
+    assert [line[0]["name"] for line in hits.values()] == list(found.fitted.examples.names[:5])
     np.save(tmp_path / "wrong.npy", images[:5, :63])
     assert "64 features, and these have 63" in semimetric("search", run, tmp_path / "wrong.npy").sentence()
     pytest.importorskip("onnxruntime", reason="needs semimetric[onnx]")

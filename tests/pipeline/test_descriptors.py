@@ -13,8 +13,9 @@ from torch import nn
 from semimetric.core.errors import InputError
 from semimetric.data import Dataset, Examples, PhotoReader, build_preprocess, decode_image
 from semimetric.encoders import build_encoder, encode
+from semimetric.pipeline.benchmark import evaluate_run, fit_benchmark
 from semimetric.pipeline.descriptors import describe_photos, described
-from semimetric.pipeline.experiment import evaluate_run, plan, run_experiment
+from semimetric.pipeline.resolve import resolve_benchmark
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_photographs_are_described_as_they_are_read(birds: Path, tmp_path: Path)
 def test_photographs_from_folder_to_scores_with_a_frozen_network(method: str, birds: Path, tmp_path: Path) -> None:
     values = {"components": 6} if method != "lrml" else {}
     values |= {"k": 6} if method != "instance" else {}
-    experiment = plan(
+    experiment = resolve_benchmark(
         "cub200",
         method,
         backbone="googlenet",
@@ -107,8 +108,8 @@ def test_photographs_from_folder_to_scores_with_a_frozen_network(method: str, bi
         epochs=1,
         **values,
     )
-    assert experiment.protocol.withheld == "classes"
-    outcome = run_experiment(experiment, tmp_path / "run", birds, "cpu")
+    assert experiment.split.withheld == "classes"
+    outcome = fit_benchmark(experiment, tmp_path / "run", birds, "cpu")
     assert outcome["final"]["recall@1"] > 0.5
     assert evaluate_run(tmp_path / "run", birds, "cpu")["scores"] == pytest.approx(outcome["final"])
 
@@ -123,10 +124,10 @@ def test_photographs_can_train_the_network_itself(birds: Path) -> None:
         "side": 64,
         "labels_per_class": 3,
     }
-    experiment = plan(
+    experiment = resolve_benchmark(
         "cub200", "triplet", **settings, batch_size=6, epochs=1, passes=1, validation_share=0.0, selection="last"
     )
-    assert run_experiment(experiment, None, birds, "cpu")["epochs"] == 1
+    assert fit_benchmark(experiment, None, birds, "cpu")["epochs"] == 1
 
 
 @pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
@@ -134,7 +135,9 @@ def test_photographs_can_train_the_network_itself(birds: Path) -> None:
 def test_a_metric_may_start_from_principal_components(method: str) -> None:
     quick = {"labels_per_class": 5, "epochs": 0, "components": 4}
     scores = {
-        start: run_experiment(plan("digits", method, start=start, **quick), device="cpu")["initial"]["recall@1"]
+        start: fit_benchmark(resolve_benchmark("digits", method, start=start, **quick), device="cpu")["initial"][
+            "recall@1"
+        ]
         for start in ("random", "principal")
     }
     assert scores["principal"] > scores["random"]
@@ -162,10 +165,10 @@ def test_a_linear_encoder_starts_as_it_finds_things() -> None:
 def test_settings_of_photographs_are_refused_before_any_is_read(
     values: dict, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semimetric.pipeline.experiment.load_dataset", lambda *_, **__: pytest.fail("read"))
+    monkeypatch.setattr("semimetric.pipeline.data.load_dataset", lambda *_, **__: pytest.fail("read"))
     with pytest.raises(InputError, match=message):
-        run_experiment(plan("cub200", "triplet", **values), device="cpu")
+        fit_benchmark(resolve_benchmark("cub200", "triplet", **values), device="cpu")
 
 
 def test_without_a_validation_share_the_last_model_is_kept() -> None:
-    assert plan("cub200", "affinity-triplets", validation_share=0).training.selection == "last"
+    assert resolve_benchmark("cub200", "affinity-triplets", validation_share=0).training.selection == "last"

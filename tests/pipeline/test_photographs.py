@@ -16,7 +16,6 @@ from helpers.birds import CLASSES, EACH, write_birds
 from helpers.command import semimetric
 from rich.console import Console
 from safetensors.torch import save_file
-from semimetric.pipeline.experiment import Experiment, evaluate_run, load_examples, plan, run_experiment
 
 from semimetric import load
 from semimetric.cli import main as cli
@@ -24,6 +23,10 @@ from semimetric.core.errors import DataWarning, InputError, RunError
 from semimetric.data import Dataset, Examples
 from semimetric.encoders import RMAC, GoogLeNet, googlenet
 from semimetric.encoders.registry import ENCODERS
+from semimetric.pipeline.benchmark import evaluate_run, fit_benchmark
+from semimetric.pipeline.data import load_examples
+from semimetric.pipeline.plan import Plan
+from semimetric.pipeline.resolve import resolve_benchmark
 from semimetric.reporting.progress import RichProgress
 from semimetric.training import Silent
 
@@ -36,18 +39,18 @@ def birds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_birds(tmp_path / "birds", monkeypatch)
 
 
-def described_by(keep: Path | None = None, **changes: Any) -> Experiment:
+def described_by(keep: Path | None = None, **changes: Any) -> Plan:
     """A plan that needs the descriptors of a random network."""
     kept = {} if keep is None else {"descriptors": str(keep)}
     values = {"backbone": "googlenet", "weights": "random", "side": 64, "labels_per_class": 3, "epochs": 0}
-    return plan("cub200", "affinity-triplets", **(values | {"components": 6, "k": 6} | kept | changes))
+    return resolve_benchmark("cub200", "affinity-triplets", **(values | {"components": 6, "k": 6} | kept | changes))
 
 
-def tuned_by(weights: Path, **changes: Any) -> Experiment:
+def tuned_by(weights: Path, **changes: Any) -> Plan:
     """A plan that trains the network itself, from a file."""
     values = {"backbone": "", "encoder": "googlenet", "preprocess": "imagenet", "side": 64, "labels_per_class": 3}
     values |= {"weights": str(weights), "epochs": 0, "validation_share": 0.0, "selection": "last", "components": 6}
-    return plan("cub200", "triplet", **(values | changes))
+    return resolve_benchmark("cub200", "triplet", **(values | changes))
 
 
 def refuse_to_decode(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +181,7 @@ def test_examples_of_a_run_have_the_names_of_their_files(birds: Path, tmp_path: 
     bad.write_bytes(b"")
     weights = next(network_files(tmp_path, 0))
     experiment = described_by(validation_share=0.0, selection="last") if backbone else tuned_by(weights)
-    run_experiment(experiment, tmp_path / "run", birds, "cpu")
+    fit_benchmark(experiment, tmp_path / "run", birds, "cpu")
     found = load(tmp_path / "run")
     names = json.loads((tmp_path / "run" / "examples.json").read_text())["names"]
     assert len(names) == len(set(names)) == HALF - 1
@@ -192,8 +195,8 @@ def test_other_images_are_described_from_memory(monkeypatch: pytest.MonkeyPatch)
     images = torch.randint(256, (4, 3, 64, 64), generator=generator).byte()
     small = Examples(images, torch.tensor([0, 0, 1, 1]))
     loaded = Dataset("cifar10", small, small, ("a", "b"))
-    monkeypatch.setattr("semimetric.pipeline.experiment.load_dataset", lambda *_, **__: loaded)
-    experiment = plan("cifar10", "triplet", backbone="googlenet", weights="random", encoder="linear")
+    monkeypatch.setattr("semimetric.pipeline.data.load_dataset", lambda *_, **__: loaded)
+    experiment = resolve_benchmark("cifar10", "triplet", backbone="googlenet", weights="random", encoder="linear")
     assert load_examples(experiment, None, CPU).train.inputs.shape == (4, 1024)
 
 
@@ -208,7 +211,7 @@ class Stages(Silent):
 
 
 def test_progress_tells_how_many_photographs_are_described(birds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("semimetric.pipeline.descriptors._BATCH", 5)
+    monkeypatch.setattr("semimetric.encoders.photographs.BATCH", 5)
     stages = Stages()
     load_examples(described_by(), birds, CPU, stages)
     assert stages.seen[0] == ("looking at 48 photographs", 0, None)
@@ -253,7 +256,7 @@ def test_a_run_says_which_photographs_are_left_out(
     bad = sorted((birds / "cub200" / "test").rglob("[12].png"))[:7]
     for path in bad:
         path.write_bytes(b"")
-    run_experiment(described_by(), tmp_path / "run", birds, "cpu")
+    fit_benchmark(described_by(), tmp_path / "run", birds, "cpu")
     outcome = json.loads((tmp_path / "run" / "result.json").read_text())
     assert outcome["skipped"] == 7
     names = [path.relative_to(birds / "cub200").as_posix() for path in bad]
@@ -286,7 +289,7 @@ def test_a_trained_network_is_scored_without_the_file_it_started_from(
     monkeypatch.setitem(ENCODERS._loaded, "googlenet-rmac", small)
     for weights in network_files(tmp_path, 3):
         run = tmp_path / f"run of {weights.stem}"
-        outcome = run_experiment(tuned_by(weights, encoder=encoder), run, birds, "cpu")
+        outcome = fit_benchmark(tuned_by(weights, encoder=encoder), run, birds, "cpu")
         weights.unlink()
         assert evaluate_run(run, birds, "cpu")["scores"] == pytest.approx(outcome["final"])
 
@@ -297,23 +300,23 @@ def test_a_run_knows_its_weights_and_refuses_others(birds: Path, tmp_path: Path,
     weights = next(network_files(tmp_path, 3))
     known = hashlib.sha256(weights.read_bytes()).hexdigest()
     experiment = tuned_by(weights) if tuned else described_by(weights=str(weights))
-    outcome = run_experiment(experiment, tmp_path / "run", birds, "cpu")
+    outcome = fit_benchmark(experiment, tmp_path / "run", birds, "cpu")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["weights_sha256"] == known
-    assert run_experiment(experiment, tmp_path / "run", birds, "cpu", resume=True)["final"] == outcome["final"]
+    assert fit_benchmark(experiment, tmp_path / "run", birds, "cpu", resume=True)["final"] == outcome["final"]
     before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     next(network_files(tmp_path, 4))
     message = rf"was made with weights of SHA-256 {known}, and those in .*bvlc\.safetensors have [0-9a-f]{{64}}\. Use"
     with pytest.raises(RunError, match=message):
-        run_experiment(experiment, tmp_path / "run", tmp_path / "nowhere", "cpu", resume=True)
+        fit_benchmark(experiment, tmp_path / "run", tmp_path / "nowhere", "cpu", resume=True)
     if not tuned:
         with pytest.raises(RunError, match=message):
             evaluate_run(tmp_path / "run", tmp_path / "nowhere", "cpu")
     assert before == {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     weights.unlink()
     with pytest.raises(InputError, match=r"weights '.*bvlc.safetensors' is no file"):
-        run_experiment(experiment, tmp_path / "run", birds, "cpu", resume=True)
+        fit_benchmark(experiment, tmp_path / "run", birds, "cpu", resume=True)
 
 
 def test_runs_without_pretrained_weights_have_no_digest(tmp_path: Path) -> None:
-    run_experiment(plan("digits", "triplet", epochs=0, labels_per_class=3), tmp_path / "run", device="cpu")
+    fit_benchmark(resolve_benchmark("digits", "triplet", epochs=0, labels_per_class=3), tmp_path / "run", device="cpu")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["weights_sha256"] is None

@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
-from semimetric.pipeline.experiment import plan
 
 import semimetric
 from semimetric import training_settings
@@ -11,6 +10,7 @@ from semimetric.core.errors import InputError
 from semimetric.methods import METHODS
 from semimetric.methods.baseline import Baseline
 from semimetric.pipeline.presets import PRESETS, Material, preset_values
+from semimetric.pipeline.resolve import resolve_benchmark
 from semimetric.training import TrainingSettings
 
 BASELINES = sorted(name for name, kind in METHODS.items() if issubclass(kind, Baseline))
@@ -30,23 +30,26 @@ def test_baselines_share_their_training_and_the_width_of_the_papers_method(metho
     own = training_settings(method)
     assert (own.optimizer, own.lr_schedule, own.selection) == ("adamw", "cosine", "last")
     for dataset, width in (("digits", 32), ("mnist", 64), ("fashion-mnist", 64), ("cifar10", 32)):
-        experiment = plan(dataset, method)
+        experiment = resolve_benchmark(dataset, method)
         assert experiment.method_settings.components == width
-        assert experiment.method_settings.components == plan(dataset, "affinity-triplets").method_settings.components
+        assert (
+            experiment.method_settings.components
+            == resolve_benchmark(dataset, "affinity-triplets").method_settings.components
+        )
         assert experiment.training.selection == "last"
         assert experiment.pretraining.pretrain_epochs == 0
 
 
 @pytest.mark.parametrize("method", ["triplet", "instance", "affinity-triplets"])
 def test_the_papers_protocol_chooses_on_validation_data_whatever_the_method(method: str) -> None:
-    experiment = plan("mnist", method, preset="paper")
-    assert (experiment.protocol.validation_share, experiment.training.selection) == (0.15, "validation")
+    experiment = resolve_benchmark("mnist", method, preset="paper")
+    assert (experiment.split.validation_share, experiment.training.selection) == (0.15, "validation")
 
 
 def test_softmax_training_is_refused_for_a_method_without_labels() -> None:
     with pytest.raises(InputError, match="pretrain_epochs trains with labels and method 'instance' never sees one"):
-        plan("cifar10", "instance", pretrain_epochs=3)
-    assert plan("cifar10", "triplet", pretrain_epochs=3).pretraining.pretrain_epochs == 3
+        resolve_benchmark("cifar10", "instance", pretrain_epochs=3)
+    assert resolve_benchmark("cifar10", "triplet", pretrain_epochs=3).pretraining.pretrain_epochs == 3
 
 
 def test_changes_win() -> None:
@@ -85,14 +88,15 @@ def test_it_is_at_the_front_door() -> None:
 
 def test_the_projection_of_the_paper_starts_at_random() -> None:
     starts = {
-        name: plan("cub200", "affinity-triplets", preset=name).method_settings.start for name in ("paper", "default")
+        name: resolve_benchmark("cub200", "affinity-triplets", preset=name).method_settings.start
+        for name in ("paper", "default")
     }
     assert starts == {"paper": "random", "default": "classes"}
 
 
 @pytest.mark.parametrize("method", BASELINES)
 def test_baselines_on_photographs_take_small_steps(method: str) -> None:
-    training = plan("cub200", method, weights="googlenet.npz").training
+    training = resolve_benchmark("cub200", method, weights="googlenet.npz").training
     assert training.lr <= 3e-5
     assert training.selection == "validation"
 
@@ -100,10 +104,10 @@ def test_baselines_on_photographs_take_small_steps(method: str) -> None:
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_the_papers_preset_is_for_methods_of_the_paper(method: str) -> None:
     if METHODS[method].in_paper:
-        assert plan("mnist", method, preset="paper").method == method
+        assert resolve_benchmark("mnist", method, preset="paper").method == method
         return
     with pytest.raises(InputError, match=f"preset 'paper' has no settings for method '{method}'"):
-        plan("mnist", method, preset="paper")
+        resolve_benchmark("mnist", method, preset="paper")
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

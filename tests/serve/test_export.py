@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from semimetric.pipeline.experiment import Experiment, encoder_of, plan, run_experiment
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
@@ -22,6 +21,10 @@ from semimetric.core.errors import InputError
 from semimetric.data import Preprocess, apply_in_chunks, build_preprocess, restore_preprocess
 from semimetric.encoders import RMAC, GoogLeNet, build_encoder, encode, encoder_names
 from semimetric.metric import Metric
+from semimetric.pipeline.benchmark import fit_benchmark
+from semimetric.pipeline.fit import build_network
+from semimetric.pipeline.plan import Plan
+from semimetric.pipeline.resolve import resolve_benchmark
 from semimetric.serve import export
 from semimetric.serve.export import export_onnx
 from semimetric.training import Run, load_model
@@ -341,15 +344,15 @@ def imported(block: str) -> set[str]:
 
 def digits_run(encoder: str, folder: Path) -> Tensor:
     """A short run in ``folder``/runs/digits, and its embedding of all digits by the library."""
-    settings = plan("digits", "triplet", epochs=1, passes=2, encoder=encoder)
-    run_experiment(settings, folder / "runs" / "digits", device="cpu")
+    settings = resolve_benchmark("digits", "triplet", epochs=1, passes=2, encoder=encoder)
+    fit_benchmark(settings, folder / "runs" / "digits", device="cpu")
     run = Run.open(folder / "runs" / "digits")
-    experiment = Experiment.from_config(run.config())
+    experiment = Plan.from_config(run.config())
     tensors, _ = run.read_tensors("model.safetensors")
-    network = encoder_of(experiment, (1, 8, 8))
+    network = build_network(experiment, (1, 8, 8))
     load_model(network, tensors)
     scaling, _ = run.read_tensors("preprocess.safetensors")
-    model = restore_preprocess(experiment.protocol.preprocess, scaling), network, Metric(tensors["metric.factor"])
+    model = restore_preprocess(experiment.network.preprocess, scaling), network, Metric(tensors["metric.factor"])
     return library(model, torch.from_numpy(load_digits().images).float()[:, None])
 
 

@@ -14,9 +14,10 @@ from sklearn.datasets import load_wine
 
 import semimetric as sm
 from semimetric.core.errors import InputError, RunError
-from semimetric.estimators.runs import Loaded, open_run
-from semimetric.serve import bulk
-from semimetric.serve.bulk import embed_to, new_examples, predict_to
+from semimetric.model.folder import LoadedRun, load_run
+from semimetric.serve import embed as bulk
+from semimetric.serve.embed import embed_to, new_examples
+from semimetric.serve.predict import predict_to
 
 pytestmark = pytest.mark.filterwarnings("ignore::semimetric.pipeline.linear.GuardWarning")
 
@@ -37,10 +38,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def loaded(home: Path, monkeypatch: pytest.MonkeyPatch) -> Loaded:
+def loaded(home: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedRun:
     """The run of photographs, embedded five at a time."""
     monkeypatch.setattr(bulk, "CHUNK", 5)
-    return open_run(home / "run")
+    return load_run(home / "run")
 
 
 def read_back(path: Path) -> tuple[list[str], Any]:
@@ -56,7 +57,7 @@ def read_back(path: Path) -> tuple[list[str], Any]:
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
-def test_all_rows_are_written_once_and_in_order(home: Path, tmp_path: Path, loaded: Loaded, suffix: str) -> None:
+def test_all_rows_are_written_once_and_in_order(home: Path, tmp_path: Path, loaded: LoadedRun, suffix: str) -> None:
     out = tmp_path / f"out{suffix}"
     photos = new_examples(loaded, home / "photos")
     embedded = embed_to(loaded, photos, out)
@@ -67,10 +68,10 @@ def test_all_rows_are_written_once_and_in_order(home: Path, tmp_path: Path, load
     assert {path.name for path in tmp_path.iterdir()} == {out.name} | ({"out.npy.json"} if suffix == ".npy" else set())
 
 
-def test_what_stands_beside_is_not_overwritten(home: Path, tmp_path: Path, loaded: Loaded) -> None:
+def test_what_stands_beside_is_not_overwritten(home: Path, tmp_path: Path, loaded: LoadedRun) -> None:
     shutil.copytree(home / "run", tmp_path / "run")
     embed_to(loaded, new_examples(loaded, home / "photos"), tmp_path / "run" / "model.npy")
-    assert open_run(tmp_path / "run").examples.names == loaded.examples.names
+    assert load_run(tmp_path / "run").examples.names == loaded.examples.names
 
 
 def counting(monkeypatch: pytest.MonkeyPatch, fails_at: int = 0) -> list[range]:
@@ -78,7 +79,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, fails_at: int = 0) -> list[range]:
     done: list[range] = []
     embed_some = bulk.embed_some
 
-    def counted(loaded: Loaded, collection: Any, rows: range, progress: Any = None) -> Any:
+    def counted(loaded: LoadedRun, collection: Any, rows: range, progress: Any = None) -> Any:
         if len(done) + 1 == fails_at:
             raise KeyboardInterrupt
         done.append(rows)
@@ -89,7 +90,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, fails_at: int = 0) -> list[range]:
 
 
 def test_what_is_done_is_not_done_again(
-    home: Path, tmp_path: Path, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+    home: Path, tmp_path: Path, loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     photos = new_examples(loaded, home / "photos")
     whole = embed_to(loaded, photos, tmp_path / "whole.npy")
@@ -121,7 +122,7 @@ def test_ctrl_c_says_how_to_go_on(home: Path, tmp_path: Path, monkeypatch: pytes
     assert semimetric(*embed).code == 0
 
 
-def interrupted(loaded: Loaded, examples: Any, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupted(loaded: LoadedRun, examples: Any, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         counting(patch, fails_at=2)
         with pytest.raises(KeyboardInterrupt):
@@ -129,10 +130,10 @@ def interrupted(loaded: Loaded, examples: Any, out: Path, monkeypatch: pytest.Mo
 
 
 def test_parts_of_something_else_are_never_used(
-    home: Path, tmp_path: Path, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+    home: Path, tmp_path: Path, loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out.npy"
-    wine, narrow = open_run(home / "wine"), open_run(home / "narrow")
+    wine, narrow = load_run(home / "wine"), load_run(home / "narrow")
     vectors = new_examples(wine, home / "wine.npy")
     interrupted(wine, vectors, out, monkeypatch)
     with pytest.raises(InputError, match="of another run or of other examples"):
@@ -152,7 +153,7 @@ def test_parts_of_something_else_are_never_used(
 
 
 def test_a_photograph_that_was_replaced_meanwhile_is_noticed(
-    tmp_path: Path, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     photos = write_folder(tmp_path / "photos", labelled=4, unlabelled=0)
     interrupted(loaded, new_examples(loaded, photos), tmp_path / "out.npy", monkeypatch)
@@ -162,7 +163,7 @@ def test_a_photograph_that_was_replaced_meanwhile_is_noticed(
 
 
 def test_a_full_disk_is_a_sentence_and_the_work_is_kept(
-    home: Path, tmp_path: Path, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+    home: Path, tmp_path: Path, loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -181,7 +182,7 @@ def test_a_full_disk_is_a_sentence_and_the_work_is_kept(
             predict_to(loaded, photos, tmp_path / "out.csv")
 
 
-def test_damaged_photographs_are_left_out_wherever_they_are(tmp_path: Path, loaded: Loaded) -> None:
+def test_damaged_photographs_are_left_out_wherever_they_are(tmp_path: Path, loaded: LoadedRun) -> None:
     photos = write_folder(tmp_path / "photos", labelled=4, unlabelled=3)
     names = [f"a{number}.jpg" for number in range(7)]
     for name in names:  # a whole chunk, and more
@@ -198,7 +199,7 @@ def test_damaged_photographs_are_left_out_wherever_they_are(tmp_path: Path, load
     assert [row.split(",")[0] for row in rows[1:]] == list(embedded.names)
 
 
-def test_names_are_those_of_predict_and_probabilities_add_up(home: Path, tmp_path: Path, loaded: Loaded) -> None:
+def test_names_are_those_of_predict_and_probabilities_add_up(home: Path, tmp_path: Path, loaded: LoadedRun) -> None:
     found = new_examples(loaded, home / "photos")
     predict_to(loaded, found, tmp_path / "out.csv")
     rows = list(csv.DictReader((tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()))

@@ -9,13 +9,13 @@ import torch
 from helpers.own_photos import write_folder
 from helpers.transformers import NAME, stand_in, write_snapshot
 from safetensors.torch import save_file
+from semimetric.pipeline.choice import Choice, Wishes, choose, settings_for
 from torch import nn
 
 from semimetric import SemiMetric, load
 from semimetric.core.errors import InputError
 from semimetric.estimators.runs import save
 from semimetric.pipeline import choice
-from semimetric.pipeline.choice import Choice, Wishes, choose, settings_for
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 FILE = Path("weights.npz")

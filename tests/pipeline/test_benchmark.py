@@ -8,27 +8,30 @@ from pathlib import Path
 
 import pytest
 import torch
-from semimetric.pipeline.experiment import Experiment, evaluate_run, plan, prepare, run_experiment
 
 from semimetric.core.errors import InputError, RunError
 from semimetric.data import load_dataset
 from semimetric.methods import METHODS, method_names
+from semimetric.pipeline.benchmark import evaluate_run, fit_benchmark
+from semimetric.pipeline.fit import prepare
+from semimetric.pipeline.plan import Plan
 from semimetric.pipeline.presets import PRESETS
+from semimetric.pipeline.resolve import resolve_benchmark
 from semimetric.training import Run
 
 QUICK = {"epochs": 1, "partition_size": 200, "batch_size": 200, "k": 6}
 
 
 def test_the_paper_preset_is_the_paper() -> None:
-    experiment = plan("mnist", "affinity-triplets", preset="paper")
-    assert experiment.protocol.labels_per_class == 10
-    assert experiment.protocol.validation_share == 0.15
+    experiment = resolve_benchmark("mnist", "affinity-triplets", preset="paper")
+    assert experiment.split.labels_per_class == 10
+    assert experiment.split.validation_share == 0.15
     assert (experiment.training.epochs, experiment.training.epochs_per_partition) == (50, 10)
     assert (experiment.training.partition_size, experiment.training.batch_size) == (9000, 100)
     settings = experiment.method_settings
     assert (settings.k, settings.gamma, settings.alpha, settings.components) == (10, 0.99, 40.0, 64)
-    cifar = plan("cifar10", "affinity-triplets", preset="paper")
-    assert (cifar.protocol.labels_per_class, cifar.pretraining.pretrain_epochs) == (100, 30)
+    cifar = resolve_benchmark("cifar10", "affinity-triplets", preset="paper")
+    assert (cifar.split.labels_per_class, cifar.pretraining.pretrain_epochs) == (100, 30)
     assert cifar.method_settings.components == 32
 
 
@@ -37,14 +40,14 @@ def test_the_paper_preset_is_the_paper() -> None:
 def test_every_preset_builds_and_its_config_comes_back(preset: str, dataset: str, method: str) -> None:
     if (preset, method) == ("paper", "consensus"):
         with pytest.raises(InputError, match="preset 'paper' has no settings for method 'consensus'"):
-            plan(dataset, method, 3, preset)
+            resolve_benchmark(dataset, method, 3, preset)
         return
-    experiment = plan(dataset, method, 3, preset)
-    assert Experiment.from_config(json.loads(json.dumps(experiment.config()))) == experiment
+    experiment = resolve_benchmark(dataset, method, 3, preset)
+    assert Plan.from_dict(json.loads(json.dumps(experiment.as_dict()))) == experiment
 
 
 def test_given_values_win_over_the_preset() -> None:
-    assert plan("digits", "affinity-triplets", k=4).method_settings.k == 4
+    assert resolve_benchmark("digits", "affinity-triplets", k=4).method_settings.k == 4
 
 
 @pytest.mark.parametrize(
@@ -60,12 +63,12 @@ def test_given_values_win_over_the_preset() -> None:
 )
 def test_wrong_names_are_refused(arguments: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        plan(**({"dataset": "digits", "method": "affinity-triplets"} | arguments))
+        resolve_benchmark(**({"dataset": "digits", "method": "affinity-triplets"} | arguments))
 
 
 def test_withheld_examples_are_in_no_other_set() -> None:
     dataset = load_dataset("digits")
-    prepared = prepare(plan("digits", "affinity-triplets", validation_share=0.15), dataset)
+    prepared = prepare(resolve_benchmark("digits", "affinity-triplets", validation_share=0.15), dataset)
     withheld = prepared.data.validation_inputs
     assert withheld is not None
     assert len(withheld) + len(prepared.data.inputs) == len(dataset.train)
@@ -82,7 +85,8 @@ import torch
 from pathlib import Path
 from semimetric.core import arrays as checks
 from semimetric.data import Dataset, Examples, preprocess
-from semimetric.pipeline.experiment import plan, prepare
+from semimetric.pipeline.resolve import resolve_benchmark
+from semimetric.pipeline.fit import prepare
 
 checks._NUMBERS_AT_A_TIME = preprocess._CHUNK_NUMBERS = 1 << 20  # or a test would take a hundred times the images
 
@@ -96,7 +100,7 @@ def dataset(*counts):
     return Dataset("cub200", *(Examples(part, torch.arange(len(part)) % 10) for part in images), ())
 
 torch.set_num_threads(1)
-experiment = plan("cub200", "rotation", validation_share=0.0, selection="last", labels_per_class=3)
+experiment = resolve_benchmark("cub200", "rotation", validation_share=0.0, selection="last", labels_per_class=3)
 prepare(experiment, dataset(60, 60))
 large = dataset(800, 200)
 before = memory("VmRSS")
@@ -114,8 +118,8 @@ def test_scaling_photographs_takes_little_more_than_the_result() -> None:
 
 
 def test_a_run_can_be_scored_again_and_says_the_same(tmp_path: Path) -> None:
-    experiment = plan("digits", "affinity-triplets", **QUICK)
-    outcome = run_experiment(experiment, tmp_path / "run", device="cpu")
+    experiment = resolve_benchmark("digits", "affinity-triplets", **QUICK)
+    outcome = fit_benchmark(experiment, tmp_path / "run", device="cpu")
     again = evaluate_run(tmp_path / "run", device="cpu")
     assert again["scores"] == outcome["final"]
     assert again["epoch"] == outcome["best_epoch"]
@@ -126,13 +130,13 @@ def test_a_run_can_be_scored_again_and_says_the_same(tmp_path: Path) -> None:
 
 
 def test_a_run_of_consensus_is_judged_and_can_be_scored_again(tmp_path: Path) -> None:
-    experiment = plan("digits", "consensus", epochs=2, passes=1, labels_per_class=10)
-    outcome = run_experiment(experiment, tmp_path / "run", device="cpu")
+    experiment = resolve_benchmark("digits", "consensus", epochs=2, passes=1, labels_per_class=10)
+    outcome = fit_benchmark(experiment, tmp_path / "run", device="cpu")
     assert evaluate_run(tmp_path / "run", device="cpu")["scores"] == outcome["final"]
     assert outcome["best_epoch"] == 2
     assert outcome["trust"]["judged"] == 20
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == outcome
-    assert run_experiment(experiment, tmp_path / "run", device="cpu", resume=True) == outcome
+    assert fit_benchmark(experiment, tmp_path / "run", device="cpu", resume=True) == outcome
 
 
 def test_labels_that_judge_are_not_learned_from_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,9 +146,9 @@ def test_labels_that_judge_are_not_learned_from_beforehand(monkeypatch: pytest.M
         seen.append(labels)
         return 0.0
 
-    monkeypatch.setattr("semimetric.pipeline.experiment.pretrain", note)
+    monkeypatch.setattr("semimetric.pipeline.fit.pretrain", note)
     values = {"epochs": 2, "passes": 1, "labels_per_class": 10, "pretrain_epochs": 1, "hold_back": 0.2}
-    run_experiment(plan("digits", "consensus", **values), device="cpu")
+    fit_benchmark(resolve_benchmark("digits", "consensus", **values), device="cpu")
     assert torch.bincount(seen[0]).tolist() == [8] * 10
 
 
@@ -156,12 +160,12 @@ def test_resume_continues_to_the_same_end_and_keeps_initial(tmp_path: Path, monk
             if epoch == 2:
                 raise KeyboardInterrupt
 
-    experiment = plan("digits", "affinity-triplets", **(QUICK | {"epochs": 2, "pretrain_epochs": 1}))
-    whole = run_experiment(experiment, tmp_path / "whole", device="cpu")
-    broken = run_experiment(experiment, tmp_path / "broken", device="cpu", progress=Stop())
+    experiment = resolve_benchmark("digits", "affinity-triplets", **(QUICK | {"epochs": 2, "pretrain_epochs": 1}))
+    whole = fit_benchmark(experiment, tmp_path / "whole", device="cpu")
+    broken = fit_benchmark(experiment, tmp_path / "broken", device="cpu", progress=Stop())
     assert broken["interrupted"]
     assert evaluate_run(tmp_path / "broken", device="cpu")["scores"] == broken["final"]
-    resumed = run_experiment(experiment, tmp_path / "broken", device="cpu", resume=True)
+    resumed = fit_benchmark(experiment, tmp_path / "broken", device="cpu", resume=True)
     same = ("initial", "final", "best_epoch", "epochs")
     assert {name: resumed[name] for name in same} == {name: whole[name] for name in same}
 
@@ -174,19 +178,19 @@ def test_interrupt_in_the_softmax_training_leaves_a_run_that_starts_again(tmp_pa
             if what == "softmax training":
                 raise KeyboardInterrupt
 
-    experiment = plan("digits", "affinity-triplets", **(QUICK | {"pretrain_epochs": 2}))
+    experiment = resolve_benchmark("digits", "affinity-triplets", **(QUICK | {"pretrain_epochs": 2}))
     with pytest.raises(KeyboardInterrupt):
-        run_experiment(experiment, tmp_path / "run", device="cpu", progress=Stop())
+        fit_benchmark(experiment, tmp_path / "run", device="cpu", progress=Stop())
     assert evaluate_run(tmp_path / "run", device="cpu")["epoch"] == 0
-    resumed = run_experiment(experiment, tmp_path / "run", device="cpu", resume=True)
-    assert resumed["final"] == run_experiment(experiment, device="cpu")["final"]
+    resumed = fit_benchmark(experiment, tmp_path / "run", device="cpu", resume=True)
+    assert resumed["final"] == fit_benchmark(experiment, device="cpu")["final"]
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
-    experiment = plan("digits", "affinity-triplets", **QUICK)
-    first = run_experiment(experiment, tmp_path / "run", device="cpu")
+    experiment = resolve_benchmark("digits", "affinity-triplets", **QUICK)
+    first = fit_benchmark(experiment, tmp_path / "run", device="cpu")
     model = (tmp_path / "run" / "model.safetensors").read_bytes()
-    assert run_experiment(experiment, tmp_path / "run", device="cpu", resume=True) == first
+    assert fit_benchmark(experiment, tmp_path / "run", device="cpu", resume=True) == first
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == model
 
 
@@ -203,12 +207,14 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
 )
 def test_nothing_is_written_before_the_input_is_accepted(tmp_path: Path, changes: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        run_experiment(plan("digits", "affinity-triplets", **(QUICK | changes)), tmp_path / "run", device="cpu")
+        fit_benchmark(
+            resolve_benchmark("digits", "affinity-triplets", **(QUICK | changes)), tmp_path / "run", device="cpu"
+        )
     assert not (tmp_path / "run").exists()
 
 
 def test_a_run_of_another_version_says_so(tmp_path: Path) -> None:
-    config = plan("digits", "affinity-triplets").config() | {"version": "9.9"}
+    config = resolve_benchmark("digits", "affinity-triplets").config() | {"version": "9.9"}
     config["training"]["warp"] = 1
     Run.create(tmp_path / "run", config)
     with pytest.raises(RunError, match=r"has no setting 'warp'.*version 9\.9"):
@@ -217,7 +223,9 @@ def test_a_run_of_another_version_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [{"k": "ten"}, {"components": 16}])
 def test_a_config_that_does_not_fit_its_model_is_said(tmp_path: Path, change: dict) -> None:
-    run_experiment(plan("digits", "affinity-triplets", **(QUICK | {"epochs": 0})), tmp_path / "run", device="cpu")
+    fit_benchmark(
+        resolve_benchmark("digits", "affinity-triplets", **(QUICK | {"epochs": 0})), tmp_path / "run", device="cpu"
+    )
     path = tmp_path / "run" / "config.json"
     config = json.loads(path.read_text())
     config["method_settings"] |= change
@@ -231,18 +239,20 @@ def test_cuda_that_is_not_there_is_refused(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has CUDA")
     with pytest.raises(InputError, match="torch sees none"):
-        run_experiment(plan("digits", "affinity-triplets"), tmp_path / "run", device="cuda")
+        fit_benchmark(resolve_benchmark("digits", "affinity-triplets"), tmp_path / "run", device="cuda")
 
 
 @pytest.mark.gpu
 def test_recorded_steps_train_as_plain_ones_do() -> None:
     from semimetric.methods.affinity_triplets import AffinityTriplets
 
-    experiment = plan("digits", "affinity-triplets", **(QUICK | {"epochs": 2, "metric_every": "batch", "lr": 1e-5}))
-    recorded = run_experiment(experiment, device="cuda")
+    experiment = resolve_benchmark(
+        "digits", "affinity-triplets", **(QUICK | {"epochs": 2, "metric_every": "batch", "lr": 1e-5})
+    )
+    recorded = fit_benchmark(experiment, device="cuda")
     AffinityTriplets.capturable_loss = False
     try:
-        plain = run_experiment(experiment, device="cuda")
+        plain = fit_benchmark(experiment, device="cuda")
     finally:
         AffinityTriplets.capturable_loss = True
     assert recorded["final"] == pytest.approx(plain["final"], abs=0.02)
@@ -256,9 +266,9 @@ def test_other_labels_change_nothing_for_a_method_without_labels(method: str, tm
     order = torch.randperm(len(dataset.train.labels), generator=torch.Generator().manual_seed(1))
     labels = dataset.train.labels[order]
     shuffled = dataclasses.replace(dataset, train=dataclasses.replace(dataset.train, labels=labels))
-    experiment = plan("digits", method, epochs=1, passes=1, labels_per_class=3)
+    experiment = resolve_benchmark("digits", method, epochs=1, passes=1, labels_per_class=3)
     for name, data in (("as it is", dataset), ("shuffled", shuffled)):
-        run_experiment(experiment, tmp_path / name, device="cpu", dataset=data)
+        fit_benchmark(experiment, tmp_path / name, device="cpu", dataset=data)
     model, _ = Run.open(tmp_path / "as it is").read_tensors("model.safetensors")
     other, _ = Run.open(tmp_path / "shuffled").read_tensors("model.safetensors")
     assert model.keys() == other.keys()
@@ -266,9 +276,9 @@ def test_other_labels_change_nothing_for_a_method_without_labels(method: str, tm
 
 
 def test_labels_per_class_may_be_none_where_no_label_is_needed(tmp_path: Path) -> None:
-    experiment = plan("digits", "triplet", labels_per_class=0)
+    experiment = resolve_benchmark("digits", "triplet", labels_per_class=0)
     with pytest.raises(InputError, match=r"'triplet' needs labels and there is none.*such as 'instance'"):
-        run_experiment(experiment, tmp_path / "run", device="cpu")
+        fit_benchmark(experiment, tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
-    outcome = run_experiment(plan("digits", "rotation", labels_per_class=0, epochs=1), device="cpu")
+    outcome = fit_benchmark(resolve_benchmark("digits", "rotation", labels_per_class=0, epochs=1), device="cpu")
     assert outcome["epochs"] == 1
