@@ -57,7 +57,7 @@ def test_methods_start_there(method: str) -> None:
 def test_a_method_that_sees_no_label_cannot_start_from_classes() -> None:
     features, labels, _ = noisy_classes()
     learner = build_method("deepcluster", start="classes", components=KEPT)
-    with pytest.raises(InputError, match="needs labels of two classes or more, and this method sees fewer"):
+    with pytest.raises(InputError, match="needs labels of at least two classes, and this method has fewer"):
         Trainer(torch.nn.Linear(WIDTH, WIDTH), learner, TrainingData(features, labels), TrainingSettings())
 
 

@@ -81,7 +81,7 @@ def test_loss_is_the_objective_without_its_penalty(points, components: int) -> N
     minimised = objective(method, metric, points, triplets)
     assert penalty > 0
     assert float(method.loss(metric, points.double(), triplets)) + penalty == pytest.approx(minimised, rel=1e-10)
-    assert float(method.loss(metric, points, triplets)) == pytest.approx(objective - penalty, rel=1e-4)
+    assert float(method.loss(metric, points, triplets)) == pytest.approx(minimised - penalty, rel=1e-4)
 
 
 def test_loss_is_the_mean_over_triplets(points) -> None:
