@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -17,22 +17,8 @@ from torch.nn import functional
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 
-_LARGEST = {
-    "shift": 1.0,
-    "rotate": 180.0,
-    "scale": 4.0,
-    "shear": 1.0,
-    "flip": 1.0,
-    "cutout": 1.0,
-    "brightness": math.inf,
-    "contrast": 1.0,
-    "saturation": 1.0,
-    "sharpness": 1.0,
-    "invert": 1.0,
-    "grey": 1.0,
-    "noise": math.inf,
-    "drop": 1.0,
-}
+_LARGEST = {"rotate": 180.0, "scale": 4.0, "brightness": math.inf, "noise": math.inf}
+"""Upper limits; that of the other operations is 1."""
 _WARPS = ("rotate", "scale", "shear")
 _COLOURS = ("saturation", "grey")
 _OPTIONAL = (*_WARPS, "brightness", "contrast", "sharpness", "invert", *_COLOURS)
@@ -76,8 +62,8 @@ class Augmentation:
     )
 
     def __post_init__(self) -> None:
-        for name, largest in _LARGEST.items():
-            value = getattr(self, name)
+        for name, value in _amounts(self).items():
+            largest = _LARGEST.get(name, 1.0)
             if not (0 <= value <= largest and math.isfinite(value)):
                 limits = "a finite number of at least 0" if largest == math.inf else f"between 0 and {largest:g}"
                 raise InputError(f"{name} must be {limits}, got {value}; 0 switches it off.")
@@ -93,7 +79,11 @@ class Augmentation:
 
 
 def _on(augmentation: Augmentation) -> list[str]:
-    return [name for name in _LARGEST if getattr(augmentation, name) > 0]
+    return [name for name, amount in _amounts(augmentation).items() if amount > 0]
+
+
+def _amounts(augmentation: Augmentation) -> dict[str, float]:
+    return {field.name: getattr(augmentation, field.name) for field in fields(augmentation)[:-1]}
 
 
 def check_augmentation(augmentation: Augmentation, shape: Sequence[int]) -> None:

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, Self, cast, get_args
 import torch
 from torch import Tensor, nn
 
+from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError
 
 PreprocessName = Literal["mean-image", "standardize", "whiten", "imagenet", "none"]
@@ -20,8 +21,9 @@ _CHUNK_NUMBERS = 1 << 24
 
 _CONTRAST_FLOOR = 40.0
 _WHITENING_FLOOR = 10.0
-_IMAGENET_MEAN = (0.485, 0.456, 0.406)
-_IMAGENET_STD = (0.229, 0.224, 0.225)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Statistics of red, green and blue in 0..1 on ImageNet."""
 
 
 class Preprocess(nn.Module, ABC):
@@ -128,7 +130,7 @@ class ImageNet(Standardize):
                 "use 'standardize' for others."
             )
         _check_byte_range(inputs)
-        mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (_IMAGENET_MEAN, _IMAGENET_STD))
+        mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
         return cls(mean=(255 * mean).to(inputs.device), std=(255 * std).to(inputs.device))
 
 
@@ -246,9 +248,7 @@ _KINDS: dict[str, type[Preprocess]] = {
 
 
 def _kind(name: str) -> type[Preprocess]:
-    if name not in _KINDS:
-        known = ", ".join(get_args(PreprocessName))
-        raise InputError(f"preprocess must be one of {known}, but is {name!r}.")
+    check_choice(name, get_args(PreprocessName), "preprocess")
     return _KINDS[name]
 
 

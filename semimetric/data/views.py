@@ -32,14 +32,7 @@ WEAK: Mapping[str, Augmentation] = {
 STRONG: Mapping[str, Augmentation] = {
     "digits": Augmentation(shift=1 / 8, rotate=20.0, scale=0.3, shear=0.25, cutout=3 / 8),
     "objects": Augmentation(
-        flip=0.5,
-        shift=1 / 8,
-        scale=0.6,
-        brightness=0.8,
-        contrast=0.8,
-        saturation=0.8,
-        grey=0.2,
-        cutout=1 / 4,
+        flip=0.5, shift=1 / 8, scale=0.6, brightness=0.8, contrast=0.8, saturation=0.8, grey=0.2, cutout=1 / 4
     ),
     "photographs": Augmentation(flip=0.5, shift=1 / 16, scale=0.3, brightness=0.2, contrast=0.2, saturation=0.2),
     "vectors": Augmentation(noise=0.15, drop=0.2),

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
-from semimetric.encoders.inputs import IMAGENET_MEAN, IMAGENET_STD, conversion
+from semimetric.data.preprocess import IMAGENET_MEAN, IMAGENET_STD
+from semimetric.encoders.headless import conversion
 from semimetric.encoders.regions import RMAC
 from semimetric.encoders.spec import EncoderSpec
 from semimetric.encoders.weights import load_tensors, read_weights

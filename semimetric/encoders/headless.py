@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
-from semimetric.encoders.inputs import IMAGENET_MEAN, IMAGENET_STD, conversion
+from semimetric.data.preprocess import IMAGENET_MEAN, IMAGENET_STD
 
 _HEADS = ("fc", "classifier", "heads", "head")
 _POOLS = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.AvgPool2d, nn.MaxPool2d, nn.Flatten)
@@ -99,6 +100,17 @@ def _without_last_layer(head: nn.Module) -> nn.Module:
     layers = list(head.named_children())
     pools = layers[last + 1 :] if isinstance(head[last], nn.Conv2d) else []
     return nn.Sequential(OrderedDict(layers[:kept] + [layer for layer in pools if isinstance(layer[1], _POOLS)]))
+
+
+def conversion(mean: Sequence[float], std: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Scale and shift (3, 1, 1) that bring images as they come to ``(x / 255 - mean) / std``.
+
+    They come as y = (p - m) / s of pixels p in 0..1, so that (p - mean) / std = y s / std + (m - mean) / std.
+    """
+    ours, spread, theirs, width = (
+        torch.tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD, tuple(mean), tuple(std))
+    )
+    return spread / width, (ours - theirs) / width
 
 
 def unless_imagenet(mean: Any, std: Any) -> Statistics | None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from semimetric.core.errors import InputError
-from semimetric.encoders.spec import EncoderSpec, Shape
+from semimetric.encoders.spec import EncoderSpec
 
 MNIST_WIDTH = 128
 CIFAR10_WIDTH = 64
@@ -67,23 +66,5 @@ def _initialise(network: nn.Sequential, deviations: tuple[float, ...], init: str
         nn.init.zeros_(layer.bias)
 
 
-def _check_shape(name: str, shape: Shape, expected: Shape) -> None:
-    if shape != expected:
-        raise InputError(
-            f"encoder {name!r} takes inputs of shape {expected}, got {shape}. "
-            "Use 'small-cnn' for other images and 'mlp' for vectors."
-        )
-
-
-def _build_mnist(shape: Shape, init: str) -> nn.Module:
-    _check_shape("paper-mnist", shape, (1, 28, 28))
-    return mnist_network(init)
-
-
-def _build_cifar10(shape: Shape, init: str) -> nn.Module:
-    _check_shape("paper-cifar10", shape, (3, 32, 32))
-    return cifar10_network(init)
-
-
-PAPER_MNIST = EncoderSpec(name="paper-mnist", build=_build_mnist)
-PAPER_CIFAR10 = EncoderSpec(name="paper-cifar10", build=_build_cifar10)
+PAPER_MNIST = EncoderSpec(name="paper-mnist", build=lambda shape, init: mnist_network(init), shape=(1, 28, 28))
+PAPER_CIFAR10 = EncoderSpec(name="paper-cifar10", build=lambda shape, init: cifar10_network(init), shape=(3, 32, 32))

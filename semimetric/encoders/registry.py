@@ -34,8 +34,8 @@ LIBRARIES: Registry[Callable[[str], EncoderSpec]] = Registry(
     "library of encoders",
     "semimetric.encoder_libraries",
     {
-        "timm": "semimetric.encoders.timm_models:timm_spec",
-        "torchvision": "semimetric.encoders.torchvision_models:torchvision_spec",
+        "timm": "semimetric.encoders.classifiers:timm_spec",
+        "torchvision": "semimetric.encoders.classifiers:torchvision_spec",
         "transformers": "semimetric.encoders.transformers_models:transformers_spec",
     },
 )
@@ -108,9 +108,8 @@ def build_encoder(
 
     spec, shape = _find(name), tuple(input_shape)
     check_choice(init, ("gaussian", "he"), "init")
-    if spec.load is not None:
-        _require_photographs(name, shape, spec.smallest)
-    elif weights is not None:
+    _check_shape(spec, shape)
+    if spec.load is None and weights is not None:
         raise InputError(
             f"weights must be left out for encoder {name!r}, which has no pretrained weights, got {str(weights)!r}. "
             f"Encoders that take a file are {', '.join(spec.name for spec in pretrained_specs())} and those of "
@@ -162,9 +161,16 @@ def weights_name(path: Path) -> str:
     )
 
 
-def _require_photographs(name: str, shape: Shape, smallest: int) -> None:
-    if len(shape) != 3 or shape[0] != 3 or min(shape[1:]) < smallest:
+def _check_shape(spec: EncoderSpec, shape: Shape) -> None:
+    if spec.shape is not None and shape != spec.shape:
         raise InputError(
-            f"encoder {name!r} needs colour images (3, height, width) of at least {smallest} x {smallest} pixels, got "
-            f"{shape}. Use 'small-cnn' or 'resnet9' for smaller or grey images and 'mlp' for vectors."
+            f"encoder {spec.name!r} takes inputs of shape {spec.shape}, got {shape}. Use 'small-cnn' for other images "
+            "and 'mlp' for vectors."
+        )
+    colour = spec.load is not None
+    if (spec.smallest or colour) and (len(shape) != 3 or min(shape[1:]) < spec.smallest or (colour and shape[0] != 3)):
+        images = "colour images (3, height, width)" if colour else "images (channels, height, width)"
+        raise InputError(
+            f"encoder {spec.name!r} needs {images} of at least {spec.smallest} x {spec.smallest} pixels, got {shape}. "
+            "Use 'small-cnn' for smaller or grey images and 'mlp' for vectors."
         )

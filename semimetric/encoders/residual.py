@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from semimetric.core.errors import InputError
-from semimetric.encoders.spec import EncoderSpec, Shape
+from semimetric.encoders.spec import EncoderSpec
 
 
 class Residual(nn.Module):
@@ -54,13 +53,4 @@ def _convolution(channels: int, out: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(channels, out, 3, padding=1, bias=False), nn.BatchNorm2d(out), nn.ReLU())
 
 
-def _build(shape: Shape, init: str) -> nn.Module:
-    if len(shape) != 3 or min(shape[1:]) < 16:
-        raise InputError(
-            f"encoder 'resnet9' needs images (channels, height, width) of at least 16 x 16 pixels, got {shape}. "
-            "Use 'small-cnn' for smaller images and 'mlp' for vectors."
-        )
-    return ResNet9(shape[0])
-
-
-RESNET9 = EncoderSpec(name="resnet9", build=_build)
+RESNET9 = EncoderSpec(name="resnet9", build=lambda shape, init: ResNet9(shape[0]), smallest=16)

@@ -6,8 +6,7 @@ from math import prod
 
 from torch import nn
 
-from semimetric.core.errors import InputError
-from semimetric.encoders.spec import EncoderSpec, Shape
+from semimetric.encoders.spec import EncoderSpec
 
 
 def linear(features: int) -> nn.Sequential:
@@ -42,15 +41,6 @@ def small_cnn(channels: int, width: int = 64) -> nn.Sequential:
     )
 
 
-def _build_small_cnn(shape: Shape, init: str) -> nn.Module:
-    if len(shape) != 3 or min(shape[1:]) < 8:
-        raise InputError(
-            f"encoder 'small-cnn' needs images (channels, height, width) of at least 8 x 8 pixels, got {shape}. "
-            "Use encoder 'mlp' for vectors."
-        )
-    return small_cnn(shape[0])
-
-
-SMALL_CNN = EncoderSpec(name="small-cnn", build=_build_small_cnn)
+SMALL_CNN = EncoderSpec(name="small-cnn", build=lambda shape, init: small_cnn(shape[0]), smallest=8)
 MLP = EncoderSpec(name="mlp", build=lambda shape, init: mlp(prod(shape)))
 LINEAR = EncoderSpec(name="linear", build=lambda shape, init: linear(prod(shape)))

@@ -28,16 +28,17 @@ class EncoderSpec:
     name : str
         Name for ``build_encoder`` and the command line.
     build : callable
-        The encoder from torch's random numbers, for the shape of one example and ``init``; refuses a shape that does
-        not fit.
+        The encoder from torch's random numbers, for the shape of one example and ``init``.
     load : callable, optional
         The encoder with the weights of a file.
     recognises : callable
         Whether a file with these tensors by name is for this encoder; by default never.
     rebuild : callable, optional
         The encoder with the tensors of its ``state_dict``. If left out, it is built and the tensors are loaded.
+    shape : tuple of int, optional
+        The only shape of an example that it takes.
     smallest : int
-        Smallest height and width of the photographs that a pretrained encoder takes.
+        Smallest height and width of the images that it takes; 0 if it takes vectors.
     checkpoint : str
         Name under which torchvision keeps weights for it, such as "googlenet" of googlenet-1378be20.pth.
     """
@@ -47,5 +48,6 @@ class EncoderSpec:
     load: Callable[[Path], nn.Module] | None = None
     recognises: Callable[[Mapping[str, Tensor]], bool] = _never
     rebuild: Callable[[Mapping[str, Tensor]], nn.Module] | None = None
-    smallest: int = 64
+    shape: Shape | None = None
+    smallest: int = 0
     checkpoint: str = ""

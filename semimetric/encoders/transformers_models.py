@@ -27,6 +27,7 @@ def transformers_spec(name: str) -> EncoderSpec:
         build=lambda shape, init: _from_snapshot(name, None),
         load=lambda path: _from_snapshot(name, path),
         rebuild=lambda tensors: _rebuild(name, tensors),
+        smallest=64,
     )
 
 

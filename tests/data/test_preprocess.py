@@ -155,7 +155,7 @@ def test_other_shapes_are_refused_rather_than_broadcast(name: str) -> None:
 
 
 def test_unknown_names_foreign_states_and_bad_chunks_are_refused() -> None:
-    with pytest.raises(InputError, match="one of mean-image, standardize, whiten, imagenet, none, but is 'zca'"):
+    with pytest.raises(InputError, match="one of mean-image, standardize, whiten, imagenet, none, got 'zca'"):
         build_preprocess("zca", images())
     with pytest.raises(InputError, match=r"made of the tensors \['contrast', 'mean', 'projection'\]"):
         restore_preprocess("whiten", {"mean": torch.zeros(3)})

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from semimetric.core.errors import DataError
 from semimetric.data.readers.folder import IMAGE_SUFFIXES
@@ -48,16 +47,6 @@ class Album:
         """Keep the photographs of some classes, and all names."""
         rows = [row for row, label in enumerate(self.labels) if label in labels]
         return Album(tuple(self.paths[row] for row in rows), tuple(self.labels[row] for row in rows), self.class_names)
-
-
-class Layout(Protocol):
-    """A way in which the files of a dataset may be arranged in a folder."""
-
-    def missing_from(self, folder: Path, classes: int) -> tuple[str, ...] | None:
-        """Return what ``folder`` lacks of this layout, by presence alone; None if it is not arranged so at all."""
-
-    def read(self, folder: Path, classes: int) -> Album:
-        """List the photographs, in the order of publication or else sorted by name."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +140,14 @@ class ClassFolders:
                 names[label] = name if names[label] == unknown[label] else names[label]
                 photos += ((path, label + 1) for place in part.places[name] for path in _photos_in(place))
         return album_of(photos, names, folder, _note(parts, [told for told in found if told]))
+
+
+Layout = Lists | ClassFolders
+"""A way in which the files of a dataset may be arranged in a folder.
+
+``missing_from(folder, classes)`` returns what a folder lacks of it, by presence alone; None if it is not arranged so at
+all. ``read(folder, classes)`` lists the photographs, in the order of publication or else sorted by name.
+"""
 
 
 @dataclass(frozen=True)

@@ -101,15 +101,7 @@ def read_features(
 
     Rows are named by ``id_column``, which must be there, or else by ``usual_id``, where the table has it.
     """
-    skipped: dict[str, str] = {}
-    columns: dict[str, _Column]
-    numbers: Sequence[int]
-    if source.suffix.lower() == ".parquet":
-        columns, numbers = _parquet_columns(source)
-    else:
-        table = read_delimited(source)
-        columns, numbers = {name: _TextColumn(texts) for name, texts in table.columns.items()}, table.numbers
-        skipped |= table.skipped
+    columns, numbers, skipped = _columns(source)
     lost = [name for name in features if name not in columns]
     if lost:
         raise InputError(f"{source} lacks the column {lost[0]!r}, which the run was trained on. Add it.")
@@ -120,16 +112,17 @@ def read_features(
     return _collection(_rows_of(source, numbers, kept, None, identifier, features), skipped)
 
 
-def _read_text(source: Path, label_column: str | None, id_column: str | None) -> Collection:
+def _read_columns(source: Path, label_column: str | None, id_column: str | None) -> Collection:
+    columns, numbers, skipped = _columns(source)
+    return _collection(_rows_of(source, numbers, columns, label_column, id_column), skipped)
+
+
+def _columns(source: Path) -> tuple[dict[str, _Column], Sequence[int], dict[str, str]]:
+    """The columns by name, the numbers of the rows, and the rows that were left out."""
+    if source.suffix.lower() == ".parquet":
+        return *_parquet_columns(source), {}
     table = read_delimited(source)
-    columns = {name: _TextColumn(texts) for name, texts in table.columns.items()}
-    rows = _rows_of(source, table.numbers, columns, label_column, id_column)
-    return _collection(rows, dict(table.skipped))
-
-
-def _read_parquet(source: Path, label_column: str | None, id_column: str | None) -> Collection:
-    columns, numbers = _parquet_columns(source)
-    return _collection(_rows_of(source, numbers, columns, label_column, id_column), {})
+    return {name: _TextColumn(texts) for name, texts in table.columns.items()}, table.numbers, dict(table.skipped)
 
 
 def _parquet_columns(source: Path) -> tuple[dict[str, _Column], range]:
@@ -333,9 +326,9 @@ def _names(rows: _Rows) -> list[str]:
 _Reader = Callable[[Path, str | None, str | None], Collection]
 
 _READERS: dict[str, _Reader] = {
-    ".csv": _read_text,
-    ".tsv": _read_text,
-    ".parquet": _read_parquet,
+    ".csv": _read_columns,
+    ".tsv": _read_columns,
+    ".parquet": _read_columns,
     ".npy": _read_arrays,
     ".npz": _read_arrays,
 }

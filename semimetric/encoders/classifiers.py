@@ -1,0 +1,62 @@
+"""Models of timm and classifiers of torchvision as encoders, such as ``timm:resnet50``; nothing is downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from torch import nn
+
+from semimetric.core.errors import InputError
+from semimetric.encoders.headless import Headless, import_library, remove_classifier, unless_imagenet
+from semimetric.encoders.spec import EncoderSpec
+from semimetric.encoders.weights import load_tensors, read_weights
+
+_AUXILIARY_HEADS = {"torchvision:googlenet": ("aux1.", "aux2."), "torchvision:inception_v3": ("AuxLogits.",)}
+
+
+def timm_spec(name: str) -> EncoderSpec:
+    """The encoder ``timm:NAME``, random or from a ``state_dict`` of that model."""
+    return _spec(name, _timm_model)
+
+
+def torchvision_spec(name: str) -> EncoderSpec:
+    """The encoder ``torchvision:NAME``, random or from a ``state_dict`` of that model."""
+    return _spec(name, _torchvision_model)
+
+
+def _spec(name: str, create: Callable[[str], nn.Module]) -> EncoderSpec:
+    def encoder(weights: Path | None = None) -> nn.Module:
+        """The model without its classifier; tensors of the classifier and of auxiliary heads are ignored."""
+        network = create(name)
+        whole = set(network.state_dict())
+        remove_classifier(network)
+        if weights is not None:
+            ignored = (*(whole - set(network.state_dict())), *_AUXILIARY_HEADS.get(name, ()))
+            load_tensors(network, read_weights(weights), weights, ignored)
+        known = getattr(network, "pretrained_cfg", None)  # of timm
+        known = known if isinstance(known, Mapping) else {}
+        return Headless(network, unless_imagenet(known.get("mean"), known.get("std")))
+
+    return EncoderSpec(name=name, build=lambda shape, init: encoder(), load=encoder, smallest=64)
+
+
+def _timm_model(name: str) -> nn.Module:
+    timm, model_name = import_library("timm", "vision", name), name.partition(":")[2]
+    if not timm.is_model(model_name):
+        raise InputError(f"encoder {name!r} is not a model of timm. timm.list_models() lists them.")
+    model: nn.Module = timm.create_model(model_name, pretrained=False)
+    return model
+
+
+def _torchvision_model(name: str) -> nn.Module:
+    """A classifier of torchvision; the two with auxiliary heads do without, and rescale their input as trained."""
+    models, model_name = import_library("torchvision", "vision", name).models, name.partition(":")[2]
+    if model_name not in models.list_models(module=models):
+        raise InputError(
+            f"encoder {name!r} is not a classifier of torchvision. "
+            "torchvision.models.list_models(module=torchvision.models) lists them."
+        )
+    extra = {"aux_logits": False, "init_weights": True, "transform_input": True}
+    model: nn.Module = models.get_model(model_name, weights=None, **(extra if name in _AUXILIARY_HEADS else {}))
+    return model
