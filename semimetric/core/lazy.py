@@ -13,8 +13,8 @@ from typing import Any
 def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """``__getattr__``, ``__dir__`` and ``__all__`` of a package, from the names in its stub.
 
-    The stub, ``__init__.pyi`` beside ``file``, has a line ``from module import name`` for each name, which type
-    checkers read too.
+    The stub, ``__init__.pyi`` beside ``file``, has a line ``from module import name`` for each name. Type checkers use
+    it.
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     homes = {

@@ -25,8 +25,7 @@ class GraphedFunction:
 
     The function must not read values on the host. On a CPU it is called directly. On CUDA, inputs are copied into the
     graph's buffers and results are cloned, so the next call does not overwrite them. ``changed`` lists tensors that the
-    function changes in place, such as weights. They must exist before the first call; warm-up runs leave them
-    unchanged.
+    function changes in place, such as weights. They must exist before the first call. Warm-up runs restore them.
     """
 
     def __init__(self, function: Function, changed: Callable[[], Iterable[Tensor]] = tuple) -> None:

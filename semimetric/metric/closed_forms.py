@@ -35,10 +35,7 @@ def largest_weight(base: Tensor, subtracted: Tensor) -> float:
     """
     factor, failed = torch.linalg.cholesky_ex(_symmetric(base))
     if int(failed):
-        raise InputError(
-            "base has an eigenvalue that is not positive, so that no weight keeps it positive definite; "
-            "add a small multiple of the identity to it."
-        )
+        raise InputError("base is not positive definite; add a small multiple of the identity to it.")
     half = torch.linalg.solve_triangular(factor, _symmetric(subtracted), upper=False)
     relative = torch.linalg.solve_triangular(factor, half.T, upper=False)
     values = torch.linalg.eigvalsh(_symmetric(relative))

@@ -71,7 +71,7 @@ def minimize_angular(
     point : (d, l) tensor
         Start, on the geometry up to rounding. Computation is in float64.
     anchor, positive, negative : (T, d) tensors
-        Embeddings of the triplets, constant here.
+        Embeddings of the triplets, constant here. Only on a CPU are they checked to be finite.
     alpha : float
         Angle bound in degrees, in (0, 90).
     geometry : Geometry, optional
@@ -85,8 +85,7 @@ def minimize_angular(
     Returns
     -------
     CGResult
-        Final point, cost, gradient norm, and the costs of all iterations. On a GPU, inputs are not checked to be
-        finite; if they are not, neither is the cost.
+        Final point, cost, gradient norm, and the costs of all iterations.
 
     References
     ----------

@@ -154,8 +154,8 @@ def projected_gradient(
     """Minimise ``problem.cost`` over positive semi-definite matrices by proximal gradient steps from ``start``.
 
     The proximal map of the trace term subtracts t lambda from every eigenvalue and clips at 0. Step sizes are those of
-    Barzilai and Borwein, halved until the decrease is sufficient. Stops when the relative change of the matrix is at
-    most ``tolerance``.
+    Barzilai and Borwein, halved until the decrease is sufficient. ``tolerance`` is the relative change at which it
+    stops.
     """
     matrix, (cost, slopes) = start, problem.evaluate(start)
     gradient = problem.gradient(slopes)

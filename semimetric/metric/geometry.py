@@ -53,8 +53,7 @@ class Stiefel:
     def repair(self, point: Tensor) -> Tensor:
         """Divide by the Cholesky factor of L^T L, so that errors do not accumulate over thousands of warm starts.
 
-        On a CPU, a point far from orthonormal is refused and one within rounding error is returned unchanged. On a GPU
-        these checks would synchronise.
+        On a CPU, a point far from orthonormal is refused and one within rounding error is returned unchanged.
         """
         if point.is_cpu:
             drift = gram_drift(point.numpy())

@@ -49,8 +49,8 @@ DUPLICATE = 1e-12
 class ITMLResult:
     """The metric ``matrix`` (d, d), float64 with trace d, and how it was found.
 
-    The bounds are those of squared distances after scaling. ``widened`` means that the percentiles coincided and the
-    bounds were set around the median.
+    The bounds are on squared distances after scaling. If ``widened``, the percentiles coincided and the median was
+    used.
     """
 
     matrix: Tensor

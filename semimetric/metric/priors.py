@@ -24,9 +24,7 @@ def likelihood_ratio_prior(similar: Tensor, dissimilar: Tensor, shrinkage: float
     differences, or if S_s - S_d has no negative eigenvalue.
     """
     if not 0 < shrinkage <= 1:
-        raise InputError(
-            f"shrinkage is {shrinkage}; it must be above 0, so that scatters can be inverted, and at most 1."
-        )
+        raise InputError(f"shrinkage is {shrinkage}; it must be above 0, to invert the scatters, and at most 1.")
     if not (float(similar.trace()) > 0 and float(dissimilar.trace()) > 0):
         return None
     precise = _shrunk_inverse(similar, shrinkage)

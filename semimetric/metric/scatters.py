@@ -41,8 +41,8 @@ class PairScatters:
 def pair_scatters(features: Tensor, classes: Tensor) -> PairScatters:
     """Scatter of the labelled pairs of ``features`` (n, d) with ``classes`` (n,), integers from 0 up.
 
-    Differentiable, in the features' type, in O(n d^2). A scatter is exactly 0 if it has no pairs or all its pairs
-    coincide up to rounding.
+    Differentiable, in the features' type, in O(n d^2). A scatter is exactly 0 without pairs that differ beyond
+    rounding.
     """
     classes = check_labelled(features, classes)
     n = len(features)

@@ -6,9 +6,9 @@ the metric L (d, l). Both are found by minimising the entropy of the cases:
 
     J(S, L) = -mean_i sum_c p_c log p_c + lambda ||L^T L - I||_F^2,    p_c = sigma(-ell_c).
 
-ell_c is the loss of case c under L plus, with opposite sign, that under S alone. With D(u) = ||S^T u||^2, D_L(u) =
-||L^T S^T u||^2, the side u between the two that are alike, the median v from the odd one to their midpoint, and t =
-tan^2 alpha,
+ell_c is the loss of case c under L plus, with opposite sign, that under S alone. Let D(u) = ||S^T u||^2 and
+D_L(u) = ||L^T S^T u||^2. With the side u between the two that are alike, the median v from the odd one to their
+midpoint, and t = tan^2 alpha,
 
     one is odd:      ell = softplus(D_L(u) - 4t D_L(v)) + softplus(4t D(v) - D(u))
     all alike:       ell = D_L(u) - D(u),    u = [a; p] - [a; n]
@@ -21,8 +21,6 @@ numbers per triplet under S and three under S L.
 
 Unlike in the paper, J is a mean instead of a sum, and S has constant norm, without which it would grow without bound.
 
-References
-----------
 Dutta, Harandi, Sekhar: Unsupervised metric learning with synthetic examples. AAAI 2020.
 """
 
@@ -123,8 +121,8 @@ class Evaluation(NamedTuple):
 class SyntheticProblem:
     """J over points [S | L], (d, d + l), for centred corners (T, 3, d), in float64 on the device of the corners.
 
-    Valid points have ||S||_F = sqrt(d). ``gradient`` and ``project`` give directions that keep the norm to first order,
-    and ``walk`` restores it.
+    Valid points have ||S||_F = sqrt(d). ``gradient`` and ``project`` keep that norm to first order, ``walk`` restores
+    it.
     """
 
     def __init__(self, corners: Tensor, alpha: float, penalty: float) -> None:
