@@ -1,1 +1,1 @@
-"""Errors, checks, files and settings: what every room may use."""
+"""Errors, checks, files, settings and registries, used by all other packages."""

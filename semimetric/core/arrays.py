@@ -1,4 +1,4 @@
-"""The door: arrays are checked here once, and every room behind it can trust their shapes and values."""
+"""Checks of arrays at the public entry points; later code can rely on shapes and values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from semimetric.core.errors import InputError
 _NUMBERS_AT_A_TIME = 1 << 24
 
 DENSE_ROWS = 20_000
-"""Above this many examples no array with a row and a column for each of them is ever allocated."""
+"""Most examples for which an N x N array is allocated."""
 
 
 def _listed(indices: Tensor, most: int = 5) -> str:
@@ -23,7 +23,7 @@ def _listed(indices: Tensor, most: int = 5) -> str:
 
 
 def as_tensor(value: Any, name: str) -> Tensor:
-    """A tensor view of an array-like, without gradient."""
+    """Tensor view of an array-like, without gradient."""
     if isinstance(value, Tensor):
         return value.detach()
     try:
@@ -56,7 +56,7 @@ def check_features(features: Any, name: str = "features") -> Tensor:
 
 
 def check_finite(tensor: Tensor, name: str) -> None:
-    """Refuse NaN and infinity, naming the rows that hold them."""
+    """Refuse NaN and infinite values and name their rows."""
     finite = _finite_rows(tensor) if tensor.ndim > 1 else torch.isfinite(tensor)
     if not bool(finite.all()):
         rows = (~finite).nonzero().flatten()
@@ -67,13 +67,13 @@ def check_finite(tensor: Tensor, name: str) -> None:
 
 
 def _finite_rows(tensor: Tensor) -> Tensor:
-    """Which rows are finite, some at a time: a second copy of large images may not fit."""
+    """Mask of the finite rows, computed in blocks to save memory."""
     rows = max(1, _NUMBERS_AT_A_TIME // max(1, math.prod(tensor.shape[1:])))
     return torch.cat([torch.isfinite(piece).flatten(1).all(1) for piece in tensor.split(rows)])
 
 
 def check_labels(labels: Any, length: int, name: str = "labels") -> Tensor:
-    """Labels as an int64 (N,) tensor; -1 stands for unlabelled, anything below is refused."""
+    """Labels as an int64 (N,) tensor of class numbers, -1 = unlabelled."""
     try:
         tensor = as_tensor(labels, name)
     except InputError as error:
@@ -121,7 +121,7 @@ def check_neighbors(neighbors: Any, name: str = "neighbors") -> Tensor:
 
 
 def check_dense(rows: int, columns: int, instead: str) -> None:
-    """Refuse an array of more entries than 20,000 x 20,000, saying what to do instead."""
+    """Refuse an array of more than 20,000 x 20,000 entries; ``instead`` tells the user what to do."""
     if rows * columns > DENSE_ROWS**2:
         raise InputError(
             f"an array of {rows} x {columns} numbers would take {8 * rows * columns / 2**30:.0f} GiB; the limit is "

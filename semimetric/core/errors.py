@@ -1,12 +1,12 @@
-"""What can go wrong, in sentences that say what was wrong and what to do."""
+"""Errors and warnings. Messages say what is wrong and what to do."""
 
 
 class SemimetricError(Exception):
-    """Base of every error that this library raises on purpose; the command line prints it without a traceback."""
+    """Base of all errors that this library raises; the command line prints them without a traceback."""
 
 
 class InputError(SemimetricError, ValueError):
-    """An argument, an array or a setting cannot be used as it is."""
+    """An argument, array or setting is invalid."""
 
 
 class DataError(SemimetricError):
@@ -14,11 +14,11 @@ class DataError(SemimetricError):
 
 
 class DataWarning(UserWarning):
-    """A dataset can be used, but is not as it was published."""
+    """A dataset can be used, but differs from the published one."""
 
 
 class RunError(SemimetricError):
-    """A run folder cannot be written, read or continued."""
+    """A run folder cannot be written, read or resumed."""
 
 
 class DivergedError(SemimetricError):

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: everything the library writes goes through here."""
+"""Atomic file output: a file is either complete or not there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, flush it to disk, then move it into place.
 
-    On any failure the temporary file goes away and whatever stood at ``path`` before stays as it was.
+    On failure the temporary file is deleted and an existing file at ``path`` is unchanged.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
@@ -36,7 +36,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def clear_leftovers(folder: Path, name: str = "*") -> None:
-    """Remove the temporary files that a killed process left beside the file ``name`` (a pattern) of a folder."""
+    """Delete temporary files of killed processes; ``name`` is a pattern for the final file name."""
     for leftover in folder.glob(f".{name}.????????.tmp"):
         leftover.unlink(missing_ok=True)
 
@@ -44,13 +44,9 @@ def clear_leftovers(folder: Path, name: str = "*") -> None:
 def check_output(
     out: Path, inputs: Iterable[Path] = (), overwrite: bool = False, option: str = "--out", allow: str = "--overwrite"
 ) -> None:
-    """Refuse an output file that is an input, is there already, or cannot be written.
+    """Refuse an output file that is one of ``inputs``, exists (unless ``overwrite``), or cannot be written.
 
-    Parameters
-    ----------
-    inputs : paths that the output must not replace, whatever ``overwrite`` says
-    overwrite : replace a file that is there
-    option, allow : names of the options, for the sentence
+    ``option`` and ``allow`` are the option names for the message.
     """
     if not out.parent.is_dir():
         raise InputError(f"{option} {str(out)!r} cannot be written: there is no folder {str(out.parent)!r}. Make it.")
@@ -85,7 +81,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON from ``path``; a damaged file is named in the error."""
+    """Read JSON from ``path``; the error for a damaged file names it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -93,7 +89,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], state: object = None) -> None:
-    """Write tensors, and a JSON-serialisable ``state`` beside them, as one safetensors file, atomically."""
+    """Write tensors and a JSON-serialisable ``state`` as one safetensors file, atomically."""
     from safetensors.torch import save
 
     own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
@@ -102,7 +98,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], state: object = None) 
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
-    """Read what ``write_tensors`` wrote: the tensors (on the CPU) and the state."""
+    """Read the tensors (on the CPU) and the state that ``write_tensors`` wrote."""
     from safetensors import SafetensorError, safe_open
 
     try:

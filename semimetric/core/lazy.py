@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first used, so that a command pays for what it needs alone."""
+"""Lazy packages: names are imported on first use, so a command loads only what it needs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 
 def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """``__getattr__``, ``__dir__`` and ``__all__`` of a package whose stub lists what it offers.
+    """``__getattr__``, ``__dir__`` and ``__all__`` of a package, from the names in its stub.
 
-    The stub, ``__init__.pyi`` beside ``file``, has a line ``from module import name`` for each name. Type checkers read
-    the same lines.
+    The stub, ``__init__.pyi`` beside ``file``, has a line ``from module import name`` for each name. Type checkers use
+    it.
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     homes = {

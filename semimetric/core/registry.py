@@ -1,4 +1,4 @@
-"""Things by name: those of this package, those that a program registers, and those that installed packages offer."""
+"""Registry of named objects: built-in, registered at run time, or offered by installed packages."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """A mapping from names to things that are imported when they are first asked for.
+    """A mapping from names to objects that are imported on first use.
 
     Parameters
     ----------
     what : str
-        What a thing is called in messages, such as "method".
+        Kind of object, for messages; for example "method".
     group : str
-        Entry-point group in which installed packages offer further ones.
+        Entry-point group in which installed packages offer objects.
     built_in : mapping of str to str
-        "module:attribute" of each thing of this package.
+        "module:attribute" of each built-in object.
     """
 
     def __init__(self, what: str, group: str, built_in: Mapping[str, str]) -> None:
@@ -37,7 +37,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return {point.name: point.value for point in entry_points(group=self._group)}
 
     def register(self, name: str, thing: T) -> T:
-        """Add a thing under a name of its own, and return it."""
+        """Add an object under a new name, and return it."""
         if name in self:
             raise InputError(f"there is a {self._what} {name!r} already. Register yours under another name.")
         self._loaded[name] = thing
@@ -51,12 +51,12 @@ class Registry(Mapping[str, T], Generic[T]):
         return self._loaded[name]
 
     def find(self, name: str) -> T:
-        """The thing of this name; for an unknown one the error names all, and the nearest."""
+        """The object of this name; the error for an unknown name lists all names and suggests the closest."""
         self.check(name)
         return self[name]
 
     def check(self, name: str) -> None:
-        """Refuse an unknown name; nothing is imported."""
+        """Refuse an unknown name, without importing anything."""
         if name not in tuple(self):
             near = difflib.get_close_matches(str(name).lower(), self, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""

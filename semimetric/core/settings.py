@@ -1,4 +1,4 @@
-"""Settings are frozen dataclasses; each field carries the sentence that the command line shows for it."""
+"""Settings: frozen dataclasses whose fields carry the help text of their command-line options."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ S = TypeVar("S")
 
 
 def setting(default: Any, help: str) -> Any:
-    """A dataclass field with a default and a help sentence."""
+    """A dataclass field with a default and a help text."""
     return dataclasses.field(default=default, metadata={"help": help})
 
 
 def build_settings(kind: type[S], values: dict[str, Any], owner: str) -> S:
-    """``kind(**values)``; a name that ``kind`` does not have is refused with the names it has."""
+    """``kind(**values)``; an unknown name is refused with a list of the valid ones."""
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in values:
         if name not in known:
@@ -30,7 +30,7 @@ def build_settings(kind: type[S], values: dict[str, Any], owner: str) -> S:
 
 
 def _of_type(value: Any, hint: Any, name: str) -> Any:
-    """``value`` as a field of this type holds it: a whole number will do for a number, nothing else for anything."""
+    """``value`` in the type of its field; a whole number is accepted for a float, otherwise types must match."""
     accepted: dict[Any, tuple[type[Any], str]] = {
         int: (Integral, "a whole number"),
         float: (Real, "a number"),

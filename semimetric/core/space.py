@@ -1,4 +1,4 @@
-"""Search spaces: which values of a setting tuning may try."""
+"""Search spaces: the values of a setting that tuning may try."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Range:
-    """Values from ``low`` to ``high``, whole numbers where both are, evenly in their logarithm where ``log``."""
+    """Values from ``low`` to ``high``: integers if both are, log-uniform if ``log``."""
 
     low: float
     high: float
@@ -18,14 +18,14 @@ class Range:
         return bool(self.low <= value <= self.high)
 
     def with_value(self, value: float) -> Range:
-        """It, stretched as far as ``value``."""
+        """The range, extended to include ``value``."""
         return Range(min(self.low, value), max(self.high, value), self.log)
 
     def up_to(self, most: int) -> Range:
-        """The part of it that is not above ``most``."""
+        """The range, limited to at most ``most``."""
         high = min(self.high, most)
         return Range(min(self.low, high), high, self.log)
 
 
 Space = dict[str, Range | tuple[Any, ...]]
-"""For each setting a range or a choice."""
+"""A range or a tuple of choices for each setting."""

@@ -65,8 +65,7 @@ def collapse_warning(start: Spread, now: Spread, classes: int = 0) -> str | None
 def decline_warning(best: float, now: float) -> str | None:
     """A warning if the selection score has fallen well below its best, else None.
 
-    Wrong negatives tear classes apart: distances and rank grow while the embedding degrades. The spread does not show
-    that.
+    Wrong negatives can degrade an embedding while its mean distance and effective rank grow.
     """
     if now < DECLINE_RATIO * best:
         return f"the embedding is degrading: its selection score fell from {best:.3f} to {now:.3f}."

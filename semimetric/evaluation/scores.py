@@ -81,10 +81,8 @@ def evaluate(
 
     Parameters
     ----------
-    embeddings, labels, ks
-        As for ``recall_at_k``.
-    n_clusters, seed
-        As for ``nmi``.
+    embeddings, labels, ks, n_clusters, seed
+        As for ``recall_at_k`` and ``nmi``.
 
     Returns
     -------
@@ -99,9 +97,7 @@ def _check_scored(embeddings: Any, labels: Any) -> tuple[Tensor, Tensor]:
     points = check_features(embeddings, "embeddings")
     classes = check_labels(labels, len(points)).to(points.device)
     known = classes >= 0
-    if len(classes[known].unique()) < 2:
-        raise InputError(
-            f"labels must have at least 2 classes, got {len(classes[known].unique())}. "
-            "Pass the true classes of the examples to be scored."
-        )
+    count = len(classes[known].unique())
+    if count < 2:
+        raise InputError(f"labels must have at least 2 classes, got {count}. Pass the true classes of the examples.")
     return points[known], classes[known]

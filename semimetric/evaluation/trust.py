@@ -1,7 +1,7 @@
 """Estimated accuracy and calibration of pseudo-labels, from held-out labels.
 
-Some labels are held out, the rest are propagated, and the predictions are compared with the held-out labels. Limits of
-the estimate:
+Some labels are held out, the rest are propagated, and the predictions are compared with the held-out labels. The
+limits:
 
 - It is slightly pessimistic, because each held-out label is predicted from fewer labels than there are.
 - It holds for the unlabelled examples only if the labelled ones were sampled at random. Labels of easy examples make it
@@ -69,9 +69,8 @@ class Judged(NamedTuple):
 class TrustLevel:
     """Estimate for examples with confidence ``level`` or more.
 
-    ``coverage`` is their share of the unlabelled examples. ``judged`` is the number of held-out labels among them and
-    ``right`` the number predicted correctly. ``accuracy`` is None if ``judged`` is 0. [``low``, ``high``] is its 95 %
-    interval.
+    ``coverage`` is their share of the unlabelled examples. Of ``judged`` held-out labels among them, ``right`` were
+    predicted correctly: the ``accuracy``, None without labels, with its 95 % interval [``low``, ``high``].
     """
 
     level: float
@@ -197,8 +196,8 @@ def trust_report(judged: Judged, confidence_all: Any) -> Trust:
 def wilson_interval(right: int, total: int) -> tuple[float, float]:
     """95 % Wilson interval of the success probability, given ``right`` of ``total`` independent trials.
 
-    With k of n right and z = 1.96, the bounds are the p at which |k / n - p| = z sqrt(p (1 - p) / n). For n = 0 they
-    are 0 and 1.
+    With k of n right and z = 1.96, the bounds are the p at which |k / n - p| = z sqrt(p (1 - p) / n); 0 and 1 for n =
+    0.
     """
     if not 0 <= right <= total:
         raise InputError(f"right must be between 0 and total ({total}), got {right}. Pass counts, not shares.")

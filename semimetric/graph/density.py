@@ -35,22 +35,12 @@ DENSITY_FLOOR = 1e-6
 def density_affinities(
     features: Any, neighbors: Any, bandwidth_steps: float = 10.0, exact_rows: int = DENSE_ROWS
 ) -> Tensor:
-    """Density-aware weights of the directed edges of a kNN graph, in float64 and with mean 1.
+    """Density-aware weights (N, k) of the directed edges of a kNN graph, in float64 and with mean 1.
 
-    Everything is computed in logarithms: with exact duplicates and one distant example, sigma is small and most kernel
-    values would underflow.
-
-    Parameters
-    ----------
-    features : (N, d) floating-point array
-    neighbors : (N, k) nearest neighbours of each row, from which the smallest distance is read
-    bandwidth_steps : v; a larger value gives a narrower kernel
-    exact_rows : most rows for an exact result. Above it the largest distance is that of a sample of 2000 rows, and the
-        density is a sum over each row's neighbours instead of all rows.
-
-    Returns
-    -------
-    (N, k) float64 tensor on the device of ``features``: all zeros if all rows are the same
+    ``bandwidth_steps`` is v; a larger value gives a narrower kernel. With more than ``exact_rows`` rows, the largest
+    distance is that of a sample of 2000 rows and the density is a sum over each row's neighbours instead of all rows.
+    All weights are 0 if all rows of ``features`` (N, d) are the same. Everything is computed in logarithms: with exact
+    duplicates and one distant example, sigma is small and most kernel values would underflow.
     """
     points = _check_points(features)
     neighbors = check_neighbors(neighbors).to(points.device)

@@ -12,20 +12,11 @@ from semimetric.core.errors import InputError
 
 
 def symmetric_edges(neighbors: Any, weights: Any = None) -> tuple[Tensor, Tensor]:
-    """Unordered pairs of neighbours, each listed once, and their weights.
+    """Unordered pairs (E, 2) of neighbours, i < j in ascending order, and their weights (E,), float64.
 
     Without ``weights`` a pair weighs 1 if either node lists the other: the binary graph of LRML (Hoi, Liu and Chang,
-    CVPR 2008). With ``weights`` w on the directed edges it weighs (w_ij + w_ji) / 2, where an unlisted direction counts
-    as 0. The sum of w_ij ||x_i - x_j||^2 over directed edges is therefore twice the sum over pairs.
-
-    Parameters
-    ----------
-    neighbors : (N, k) neighbour lists, self excluded
-    weights : (N, k) weight of each directed edge, or None
-
-    Returns
-    -------
-    (E, 2) int64 pairs (i, j) with i < j in ascending order, and (E,) float64 weights
+    CVPR 2008). With ``weights`` w (N, k) on the directed edges it weighs (w_ij + w_ji) / 2, where an unlisted direction
+    counts as 0. The sum of w_ij ||x_i - x_j||^2 over directed edges is therefore twice the sum over pairs.
     """
     neighbors = check_neighbors(neighbors)
     count, k = neighbors.shape

@@ -71,8 +71,7 @@ def class_posteriors(
     Returns
     -------
     Posteriors
-        Classes, posteriors and confidence. A node that is not connected to a label has uniform posteriors and
-        confidence 0.
+        Classes, posteriors and confidence. A node without a path to a label has uniform posteriors and confidence 0.
 
     References
     ----------

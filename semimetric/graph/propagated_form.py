@@ -43,15 +43,8 @@ def propagated_form(
 ) -> PropagatedForm:
     """T = Z^T Lap Z for the Laplacian of the propagated affinities of all pairs of nodes.
 
-    T may be indefinite, because W has negative entries.
-
-    Parameters
-    ----------
-    features : (N, d) floating-point array Z
-    neighbors : (N, k) neighbour lists, self excluded
-    labels : (N,) integers, -1 = unlabelled
-    gamma : probability that the random walk continues at each step, in (0, 1)
-    tolerance : error of the solves, see ``solve_walk``
+    ``features`` (N, d) are Z. ``neighbors``, ``labels`` and ``gamma`` are those of ``propagate_affinities``,
+    ``tolerance`` that of ``solve_walk``. T may be indefinite, because W has negative entries.
     """
     neighbors, labels = check_graph(neighbors, labels, gamma)
     check_positive(tolerance, "tolerance")

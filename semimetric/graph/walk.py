@@ -1,8 +1,7 @@
 """The random walk on a directed kNN graph: products with P = (1 - gamma) (I - gamma Q)^-1 and with its transpose.
 
 Q is 1/k on each of a node's k neighbours. P is personalised PageRank with restart probability 1 - gamma. Entry (i, j)
-is the probability that a walk from i, which stops at each node with probability 1 - gamma, stops at j. The entries are
-non-negative and the rows sum to 1.
+is the probability that a walk from i, which stops at each node with probability 1 - gamma, stops at j. Rows sum to 1.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ class Walk(NamedTuple):
 def walk_matrix(neighbors: Tensor, gamma: float) -> Tensor:
     """P = (1 - gamma) (I - gamma Q)^-1 as a dense (N, N) float64 tensor.
 
-    I - gamma Q is strictly diagonally dominant, so the inverse exists. Its condition number in the maximum norm is at
-    most (1 + gamma) / (1 - gamma).
+    I - gamma Q is strictly diagonally dominant, with a condition number of at most (1 + gamma) / (1 - gamma).
     """
     count, k = neighbors.shape
     system = torch.zeros(count, count, dtype=torch.float64, device=neighbors.device)

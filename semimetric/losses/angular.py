@@ -1,9 +1,4 @@
-"""Smooth angular loss: for given triplets under a Mahalanobis metric, and for all triplets of a labelled batch.
-
-References
-----------
-Wang, Zhou, Wen, Liu, Lin: Deep metric learning with angular loss. ICCV 2017.
-"""
+"""Smooth angular loss: for given triplets under a Mahalanobis metric, and for all triplets of a labelled batch."""
 
 from __future__ import annotations
 
@@ -90,21 +85,9 @@ def batch_angular_loss(embeddings: Tensor, targets: Tensor, alpha: float = 40.0,
     E_an is exp(4 t e_a . e_n) for negatives and 0 elsewhere. No array of size n^3 is made. Unit rows bound the
     exponents, so nothing over- or underflows in float64 up to 80 degrees.
 
-    Parameters
-    ----------
-    embeddings : (n, d)
-        Scaled to unit length here; a zero row stays zero. Gradients flow to them.
-    targets : (n,) int64
-        Classes; unlabelled rows, -1, are ignored. Without a pair of one class, or without a second class, the loss and
-        its gradient are 0.
-    alpha : float
-        Upper bound of the angle at the negative, in degrees, above 0 and at most 80.
-    constant : bool
-        Keep the term 2 - 6 t, which is the same for all triplets and vanishes at 30 degrees.
-
-    Returns
-    -------
-    0-d, of the embeddings' type, float32 for narrower ones.
+    ``embeddings`` (n, d) are scaled to unit length here; a zero row stays zero. ``targets`` (n,) are int64 classes;
+    unlabelled rows, -1, are ignored. Without a pair of one class, or without a second class, the loss and its gradient
+    are 0. The result has the embeddings' type, or float32 if that is narrower.
     """
     check_angle(alpha)
     check_batch(embeddings, targets)

@@ -1,10 +1,4 @@
-"""Supervised contrastive loss with a confidence for each example.
-
-References
-----------
-Khosla, Teterwak, Wang, Sarna, Tian, Isola, Maschinot, Liu, Krishnan: Supervised contrastive learning. NeurIPS 2020.
-Chen, Kornblith, Norouzi, Hinton: A simple framework for contrastive learning of visual representations. ICML 2020.
-"""
+"""Supervised contrastive loss with a confidence for each example."""
 
 from __future__ import annotations
 
@@ -31,8 +25,8 @@ def contrastive_loss(
         loss = -(1/n) sum_i w_i (sum_{j in P(i)} w_j l_ij) / (sum_{j in P(i)} w_j).
 
     An anchor without positives of positive weight adds 0. With unit weights and classes as targets this is SupCon. With
-    ``targets = cat([arange(m), arange(m)])``, two views of m examples, it is NT-Xent of SimCLR. The weights are inside
-    the logarithm, so weights below 1 can make the loss negative.
+    ``targets = cat([arange(m), arange(m)])``, two views of m examples, it is NT-Xent of SimCLR (Chen et al.). The
+    weights are inside the logarithm, so weights below 1 can make the loss negative.
 
     Parameters
     ----------
@@ -54,7 +48,8 @@ def contrastive_loss(
 
     References
     ----------
-    Khosla et al.: Supervised contrastive learning. NeurIPS 2020.
+    Khosla, Teterwak, Wang, Sarna, Tian, Isola, Maschinot, Liu, Krishnan: Supervised contrastive learning. NeurIPS 2020.
+    Chen, Kornblith, Norouzi, Hinton: A simple framework for contrastive learning of visual representations. ICML 2020.
     """
     check_positive(temperature, "temperature")
     check_batch(embeddings, targets)

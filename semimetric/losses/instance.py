@@ -20,16 +20,8 @@ from semimetric.core.errors import InputError
 def instance_loss(points: Tensor, bank: Tensor, targets: Tensor, temperature: float = 0.1) -> Tensor:
     """Mean of -log p(t_i | v_i), with p(j | v) the softmax of <bank_j, v> / temperature over the whole bank, 0-d.
 
-    Parameters
-    ----------
-    points : (n, l)
-        Unit rows v. Gradients flow to them, not to the bank.
-    bank : (N, l)
-        Unit rows, of the points' type.
-    targets : (n,) int64
-        Target row of the bank for each point.
-    temperature : float
-        Above 0. A smaller value gives the nearest rows more weight.
+    ``points`` (n, l) are the unit rows v, ``bank`` (N, l) unit rows of the same type, and ``targets`` (n,) int64 the
+    target rows of the bank. Gradients flow to the points only.
     """
     return cross_entropy(scaled_cosines(points, bank, temperature), targets)
 
@@ -53,18 +45,9 @@ def noise_contrastive_loss(own: Tensor, noise: Tensor, log_normaliser: Tensor, e
 
         loss = -(1/n) sum_i (log h(own_i) + sum_j log(1 - h(noise_ij))).
 
-    h is the logistic function of log p - log(m / N), so nothing overflows at any temperature.
-
-    Parameters
-    ----------
-    own : (n,)
-        s of the own row of each example.
-    noise : (n, m)
-        s of the draws, which may include the own row.
-    log_normaliser : 0-d
-        log Z, a constant to the gradient.
-    entries : int
-        N, the number of rows that noise is drawn from.
+    h is the logistic function of log p - log(m / N), so nothing overflows at any temperature. ``own`` (n,) is s of the
+    own rows, ``noise`` (n, m) s of the draws, which may include the own row. ``log_normaliser`` is log Z, a constant to
+    the gradient, and ``entries`` is N.
     """
     if own.ndim != 1 or noise.ndim != 2 or len(noise) != len(own) or noise.shape[1] == 0:
         raise InputError(

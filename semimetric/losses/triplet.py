@@ -1,9 +1,4 @@
-"""Triplet loss of a labelled batch, with semi-hard negatives.
-
-References
-----------
-Schroff, Kalenichenko, Philbin: FaceNet: a unified embedding for face recognition and clustering. CVPR 2015.
-"""
+"""Triplet loss of a labelled batch, with semi-hard negatives (FaceNet, CVPR 2015; see ``semi_hard_negatives``)."""
 
 from __future__ import annotations
 
@@ -20,20 +15,10 @@ def triplet_loss(embeddings: Tensor, targets: Tensor, draws: Tensor, margin: flo
     """Mean over all ordered pairs of one class of max(0, d2(a, p) - d2(a, n) + margin), 0-d.
 
     Distances are squared Euclidean distances of unit rows. ``semi_hard_negatives`` chooses one negative n for each
-    pair. The mean includes pairs that keep the margin, so it falls as triplets become easy. Without a pair of one
-    class, or without a second class, the loss and its gradient are 0.
-
-    Parameters
-    ----------
-    embeddings : (n, d)
-        As for ``contrastive_loss``.
-    targets : (n,) int64
-        Classes; unlabelled rows, -1, are ignored.
-    draws : (n, n)
-        Uniform numbers in [0, 1) that choose the negative of each anchor (row) and positive (column). Values are
-        checked on a CPU only, because the check would synchronise a GPU.
-    margin : float
-        Above 0.
+    pair, by ``draws`` (n, n), uniform in [0, 1). The mean includes pairs that keep the margin, so it falls as triplets
+    become easy. Without a pair of one class, or without a second class, the loss and its gradient are 0. ``embeddings``
+    (n, d) are those of ``contrastive_loss``, ``targets`` (n,) classes with -1 = unlabelled. Values of the draws are
+    checked on a CPU only, because the check would synchronise a GPU.
     """
     violations, pairs = triplet_violations(embeddings, targets, draws, margin)
     return violations.clamp(min=0).sum() / pairs.sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""Mahalanobis metrics as factors L with M = L L^T, the sets they live on, and the solver that learns them."""
+"""Mahalanobis metrics as factors L with M = L L^T, their constraint sets, and the solvers that learn them."""
 
 from semimetric.core.lazy import attach
 

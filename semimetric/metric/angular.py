@@ -1,14 +1,10 @@
-"""The angular triplet objective as a function of a matrix, shared by the loss and by the metric solver.
+"""The angular triplet objective as a function of a matrix, shared by the loss and the metric solver.
 
-A triplet (z, z+, z-) enters only through two differences, the side a = z - z+ and the height
-b = z- - (z + z+)/2 of the triangle it spans. With the heights multiplied by 2 tan(alpha), the margin is
+A triplet (z, z+, z-) enters only through the side a = z - z+ and the height b = z- - (z + z+)/2 of its triangle. With
+heights scaled by 2 tan(alpha), the margin is a difference of two squared norms:
 
-    m = ||L^T a||^2 - 4 tan(alpha)^2 ||L^T b||^2 = ||L^T a||^2 - ||L^T (2 tan(alpha) b)||^2,
+    m = ||L^T a||^2 - 4 tan(alpha)^2 ||L^T b||^2 = ||L^T a||^2 - ||L^T (2 tan(alpha) b)||^2.
 
-a difference of two squared norms, and no constant is left to carry around.
-
-References
-----------
 Wang, Zhou, Wen, Liu, Lin: Deep metric learning with angular loss. ICCV 2017.
 """
 
@@ -35,7 +31,7 @@ def triangle_rows(anchor: Tensor, positive: Tensor, negative: Tensor, alpha: flo
 
 
 def row_margins(rows: Tensor) -> Tensor:
-    """Margins m of triplets given as stacked rows after the metric: (..., 2T, l) gives (..., T)."""
+    """Margins m (..., T) of triplets given as projected triangle rows (..., 2T, l)."""
     squares: Tensor = torch.linalg.vecdot(rows, rows)
     sides, heights = squares.chunk(2, dim=-1)
     return sides - heights
@@ -44,8 +40,8 @@ def row_margins(rows: Tensor) -> Tensor:
 class AngularProblem:
     """J(L) = sum_i softplus(m_i(L)) for fixed triplets, in float64.
 
-    Everything is asked for at ``projections`` = rows @ L, (2T, l), not at L itself: a solver that carries the
-    projections along with L pays for one product with the rows per direction instead of one per trial point.
+    All methods take ``projections`` = rows @ L, (2T, l), instead of L. A solver that updates the projections along with
+    L then needs one product with the rows per direction instead of one per trial point.
     """
 
     def __init__(self, anchor: Tensor, positive: Tensor, negative: Tensor, alpha: float) -> None:

@@ -1,4 +1,4 @@
-"""Replay a function of tensors as one CUDA graph, so that many small kernels cost one launch."""
+"""Capture a function of tensors as a CUDA graph, so that many small kernels cost one launch."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ class _Recording:
 
 
 class GraphedFunction:
-    """``function(*tensors) -> tuple of tensors``, recorded once per shapes, types and device of its inputs.
+    """``function(*tensors) -> tuple of tensors``, captured once for each combination of input shapes, types and device.
 
-    The function must not read values on the host. On a CPU it is simply called. On CUDA the inputs are copied to
-    where the recording expects them and the results are cloned, so a caller never holds memory that the next call
-    overwrites. A function that changes other tensors in place, such as the weights of a network, names them in
-    ``changed``: they must exist before the first call, and the trial runs before a recording leave them as they were.
+    The function must not read values on the host. On a CPU it is called directly. On CUDA, inputs are copied into the
+    graph's buffers and results are cloned, so the next call does not overwrite them. ``changed`` lists tensors that the
+    function changes in place, such as weights. They must exist before the first call. Warm-up runs restore them.
     """
 
     def __init__(self, function: Function, changed: Callable[[], Iterable[Tensor]] = tuple) -> None:
@@ -50,7 +49,7 @@ class GraphedFunction:
             return tuple(output.clone() for output in recording.outputs)
 
     def rehearse(self, *inputs: Tensor) -> None:
-        """Run the function a few times and put back what it changed, the state of the default generators too."""
+        """Run the function a few times, then restore the tensors it changed and the default random generators."""
         before = [(tensor, tensor.detach().clone()) for tensor in self._changed()]
         with torch.random.fork_rng(devices={tensor.device for tensor in inputs if tensor.is_cuda}):
             for _ in range(WARM_UPS):
@@ -59,7 +58,7 @@ class GraphedFunction:
             tensor.detach().copy_(value)
 
     def _record(self, tensors: tuple[Tensor, ...]) -> _Recording:
-        """Run on a side stream first, so that libraries allocate their handles and workspaces before capture."""
+        """Warm up on a side stream, so that libraries allocate handles and workspaces, then capture."""
         inputs = tuple(tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())

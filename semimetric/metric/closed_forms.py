@@ -1,8 +1,8 @@
-"""Metrics that minimise their objective in closed form: with a determinant bounded below, or near a prior.
+"""Metrics that minimise their objective in closed form: with a bounded determinant, or near a prior.
 
-All matrices are symmetric (d, d) and are worked on in float64. A weighted sum of squared distances under a metric M is
-tr(M B), B the same sum over v v^T for the differences v; with weights of both signs B may be indefinite, and then an
-objective can fall for ever. Each function says how it guards against that.
+All matrices are symmetric (d, d), in float64. A weighted sum of squared distances under M is tr(M B), where B is the
+same sum over v v^T for the differences v. With weights of both signs B may be indefinite and the objective unbounded;
+each function describes its safeguard.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from semimetric.core.checks import check_not_negative, check_positive
 from semimetric.core.errors import InputError
 
 RANK_TOLERANCE = 1e-12
-"""Eigenvalues below this share of the largest are taken for zeros that rounding has moved."""
+"""Eigenvalues below this share of the largest are treated as zero."""
 
 CAP_SHARE = 0.9
-"""Share of the largest weight that keeps a problem bounded at which a weight is capped."""
+"""A weight is capped at this share of the largest one that keeps the problem bounded."""
 
 
 def project_psd(matrix: Tensor) -> Tensor:
@@ -29,16 +29,13 @@ def project_psd(matrix: Tensor) -> Tensor:
 
 
 def largest_weight(base: Tensor, subtracted: Tensor) -> float:
-    """Return the g_max below which ``base`` - g ``subtracted`` is positive definite, for a positive definite base.
+    """The g_max below which ``base`` - g ``subtracted`` is positive definite, for a positive definite base.
 
-    It is 1 / lambda_max(B^-1/2 S B^-1/2), and infinite if S has no positive eigenvalue.
+    It is 1 / lambda_max(B^-1/2 S B^-1/2), or infinite if S has no positive eigenvalue.
     """
     factor, failed = torch.linalg.cholesky_ex(_symmetric(base))
     if int(failed):
-        raise InputError(
-            "base has an eigenvalue that is not positive, so that no weight keeps it positive definite; "
-            "add a small multiple of the identity to it."
-        )
+        raise InputError("base is not positive definite; add a small multiple of the identity to it.")
     half = torch.linalg.solve_triangular(factor, _symmetric(subtracted), upper=False)
     relative = torch.linalg.solve_triangular(factor, half.T, upper=False)
     values = torch.linalg.eigvalsh(_symmetric(relative))
@@ -47,16 +44,11 @@ def largest_weight(base: Tensor, subtracted: Tensor) -> float:
 
 
 def minimize_with_unit_determinant(matrix: Tensor, floor: float) -> tuple[Tensor, int]:
-    """Argmin of tr(M B) over log det M >= 0, which is M = det(B)^(1/d) B^-1 for a positive definite B.
+    """Argmin of tr(M B) over log det M >= 0, and the number of eigenvalues of B that were raised to ``floor`` > 0.
 
-    By the inequality of arithmetic and geometric mean, tr(M B) >= d det(M B)^(1/d) >= d det(B)^(1/d), with equality
-    for this M alone. Where B has an eigenvalue that is not positive there is no minimum: stretching M along it while
-    shrinking it elsewhere lowers tr(M B) for ever (0: towards an infimum). Eigenvalues of B below ``floor`` > 0 are
-    therefore raised to it.
-
-    Returns
-    -------
-    The matrix M, with determinant 1, and the number of eigenvalues that were raised.
+    For a positive definite B the minimiser is M = det(B)^(1/d) B^-1: by the inequality of arithmetic and geometric
+    mean, tr(M B) >= d det(M B)^(1/d) >= d det(B)^(1/d), with equality for this M alone. If B has an eigenvalue that is
+    not positive there is no minimum. Eigenvalues below ``floor`` are therefore raised to it.
     """
     check_positive(floor, "floor")
     values, vectors = torch.linalg.eigh(_symmetric(matrix))
@@ -66,19 +58,16 @@ def minimize_with_unit_determinant(matrix: Tensor, floor: float) -> tuple[Tensor
 
 
 def logdet_proximal(prior: Tensor, form: Tensor, weight: float) -> tuple[Tensor, float]:
-    """Argmin over M of D_ld(M, ``prior``) + ``weight`` tr(M ``form``), D_ld the LogDet divergence.
+    """Argmin over M of D_ld(M, ``prior``) + ``weight`` tr(M ``form``), and the weight that was used.
 
-    For a positive definite prior M0 the gradient vanishes where M^-1 = M0^-1 + w T. Written as
+    D_ld is the LogDet divergence. For a positive definite prior M0 the gradient vanishes where M^-1 = M0^-1 + w T.
+    Written as
 
         M = F (I + w F^T T F)^-1 F^T,  M0 = F F^T,
 
-    it holds for singular priors too: the divergence is finite for matrices with the range of M0 only. ``form`` may be
-    indefinite. If mu = lambda_min(F^T T F) < 0 the objective has a minimum for w < 1 / |mu| only, and the weight is
+    it also holds for singular priors: the divergence is finite only for matrices with the range of M0. ``form`` may be
+    indefinite. If mu = lambda_min(F^T T F) < 0, the objective has a minimum only for w < 1 / |mu|, and the weight is
     capped at 0.9 of that.
-
-    Returns
-    -------
-    The matrix M, exactly symmetric, and the weight that was used.
     """
     check_not_negative(weight, "weight")
     values, vectors = _range(prior)
@@ -95,7 +84,7 @@ def logdet_proximal(prior: Tensor, form: Tensor, weight: float) -> tuple[Tensor,
 def logdet_divergence(matrix: Tensor, prior: Tensor) -> float:
     """LogDet divergence D_ld(M, M0) = tr(M M0^-1) - log det(M M0^-1) - d, on the range of the prior M0.
 
-    Infinite if M leaves the range of M0, or has not all of it. For symmetric positive semi-definite matrices.
+    Both matrices are symmetric positive semi-definite. The divergence is infinite if their ranges differ.
     """
     values, vectors = _range(prior)
     exact = _symmetric(matrix)
@@ -111,7 +100,7 @@ def logdet_divergence(matrix: Tensor, prior: Tensor) -> float:
 
 
 def _range(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (r,) that are not 0, and their vectors (d, r), of a positive semi-definite matrix of rank r."""
+    """Nonzero eigenvalues (r,) and their eigenvectors (d, r) of a positive semi-definite matrix of rank r."""
     values, vectors = torch.linalg.eigh(_symmetric(matrix))
     kept = int((values > RANK_TOLERANCE * float(values[-1].clamp(min=0))).sum())
     first = len(values) - kept

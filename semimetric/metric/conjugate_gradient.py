@@ -1,8 +1,8 @@
-"""Nonlinear conjugate gradients for the angular objective, by the rules of the Manopt toolbox.
+"""Nonlinear conjugate gradients for the angular objective, with the rules of the Manopt toolbox.
 
-``minimize_angular`` is the door to two loops that take the same steps. The one on a CPU, in
-``semimetric.metric.host_solver``, states the rules plainly. The one here keeps its whole state in tensors and branches
-on none of them, so that on a GPU it never waits for the host and can be captured as a CUDA graph.
+``minimize_angular`` chooses between two loops that take the same steps. The CPU loop, in
+``semimetric.metric.host_solver``, states the rules plainly. The loop here keeps its state in tensors and has no
+data-dependent branches, so on a GPU it never synchronises and can be captured as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -14,25 +14,17 @@ import torch
 from torch import Tensor
 
 from semimetric.core.errors import InputError
+from semimetric.metric import rules
 from semimetric.metric.angular import AngularProblem, row_margins
-from semimetric.metric.geometry import Brake, Geometry, Stiefel, check_factor
+from semimetric.metric.geometry import Correction, Geometry, Stiefel, check_factor
 from semimetric.metric.host_solver import minimize_on_host
-from semimetric.metric.rules import (
-    CONTRACTION,
-    CURVATURE_FLOOR,
-    DESCENT_FLOOR,
-    GRADIENT_TOLERANCE,
-    STEP_TOLERANCE,
-    SUFFICIENT_DECREASE,
-    TRIALS,
-    CGResult,
-)
+from semimetric.metric.rules import CGResult
 
 LineSearchName = Literal["auto", "sequential", "parallel"]
 
 
 class Iterate(NamedTuple):
-    """What is known at a point L: projections = rows @ L (2T, l), margins (T,) and cost ()."""
+    """State at a point L: projections = rows @ L (2T, l), margins (T,) and cost ()."""
 
     projections: Tensor
     margins: Tensor
@@ -40,18 +32,18 @@ class Iterate(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A walk t -> (L + tD) C(t), seen through the rows: where it starts, rows @ D, slope at 0 and C."""
+    """The path t -> (L + tD) C(t) after projection by the rows: its start, rows @ D, the slope at 0, and C."""
 
     start: Iterate
     velocity: Tensor
     slope: Tensor
-    brake: Brake
+    correction: Correction
 
 
 class Search(NamedTuple):
-    """Outcome of a line search: the iterate reached, its step t and C(t), and the step to try first next time.
+    """Result of a line search: the new iterate, its step t and C(t), and the first step to try next.
 
-    If nothing lowered the cost, the iterate is the old one, the step 0 and C the identity.
+    If no step lowered the cost, the iterate is the old one, the step is 0 and C is the identity.
     """
 
     iterate: Iterate
@@ -72,28 +64,32 @@ def minimize_angular(
     max_iterations: int = 10,
     line_search: LineSearchName = "auto",
 ) -> CGResult:
-    """Lower the summed angular loss of T triplets over the metric factor L.
+    """Minimise the summed angular loss of T triplets over the metric factor L, by conjugate gradients.
 
     Parameters
     ----------
-    point : (d, l)
-        Start, on the geometry up to rounding; float64 is used throughout.
-    anchor, positive, negative : (T, d)
-        The triplets' embeddings; constants here.
+    point : (d, l) tensor
+        Start, on the geometry up to rounding. Computation is in float64.
+    anchor, positive, negative : (T, d) tensors
+        Embeddings of the triplets, constant here. Only on a CPU are they checked to be finite.
     alpha : float
         Angle bound in degrees, in (0, 90).
-    geometry
-        ``Stiefel()`` (the default) keeps L^T L = I; ``Euclidean()`` leaves L free in a ball.
+    geometry : Geometry, optional
+        ``Stiefel()`` (the default) keeps L^T L = I. ``Euclidean()`` only bounds the norm of L.
     max_iterations : int
-        Upper bound on the number of line searches.
-    line_search
-        ``sequential`` tries steps one after the other, on a CPU only; ``parallel`` tries all of them at once and
-        never waits for the host; ``auto`` takes the first on a CPU and the second elsewhere. Both take the same steps.
+        Most line searches.
+    line_search : {"auto", "sequential", "parallel"}
+        ``sequential`` tries steps one by one, on a CPU only. ``parallel`` tries all at once without synchronising a
+        GPU. ``auto`` chooses by device. Both take the same steps.
 
-    Notes
-    -----
-    Values are checked to be finite on a CPU only, since the check waits for the device; elsewhere an input that
-    is not finite gives a cost that is not finite.
+    Returns
+    -------
+    CGResult
+        Final point, cost, gradient norm, and the costs of all iterations.
+
+    References
+    ----------
+    Boumal, Mishra, Absil, Sepulchre: Manopt, a Matlab toolbox for optimization on manifolds. JMLR 15, 2014.
     """
     check_factor(point)
     problem = AngularProblem(anchor, positive, negative, alpha)
@@ -101,35 +97,32 @@ def minimize_angular(
     on_host = _searches_on_host(line_search, start.device)
     _check_start(start, problem, max_iterations)
     geometry = Stiefel() if geometry is None else geometry
-    start = geometry.enter(start)
+    start = geometry.repair(start)
     if on_host:
         return minimize_on_host(problem, geometry.on_host(), start, max_iterations)
     return _minimize(problem, geometry, start, max_iterations)
 
 
 def _minimize(problem: AngularProblem, geometry: Geometry, start: Tensor, max_iterations: int) -> CGResult:
-    """One conjugate gradient run; ``alive`` turns false for good when a stopping rule holds.
-
-    A dead run goes on with steps of length 0, which change nothing.
-    """
+    """One conjugate-gradient run. ``alive`` becomes false when a stopping rule holds; later steps have length 0."""
     point = start
     now = _measure(problem.rows @ point)
     gradient = geometry.project(point, problem.gradient(now.projections, now.margins))
     gradient_square = _dot(gradient, gradient)
     direction, slope, trial = -gradient, -gradient_square, gradient_square.rsqrt()
-    alive = gradient_square >= GRADIENT_TOLERANCE**2
+    alive = gradient_square >= rules.GRADIENT_TOLERANCE**2
     moved_before = torch.ones_like(alive)
     iterations = torch.zeros_like(alive, dtype=torch.int64)
     costs = [now.cost]
 
     for _ in range(max_iterations):
         iterations = iterations + alive
-        line = Line(now, problem.rows @ direction, slope, geometry.brake(point, direction))
+        line = Line(now, problem.rows @ direction, slope, geometry.correction(point, direction))
         now, step, correction, trial = _search(line, trial.masked_fill(~alive, 0.0))
         costs.append(now.cost)
         point = torch.addcmul(point, step, direction) @ correction
         moved = step > 0
-        still = moved & (step.square() * _dot(direction, direction) < STEP_TOLERANCE**2)
+        still = moved & (step.square() * _dot(direction, direction) < rules.STEP_TOLERANCE**2)
 
         old_gradient = gradient
         gradient = geometry.project(point, problem.gradient(now.projections, now.margins))
@@ -139,30 +132,24 @@ def _minimize(problem: AngularProblem, geometry: Geometry, start: Tensor, max_it
         direction = torch.addcmul(-gradient, beta, carried)
 
         trial = torch.where(moved, trial, gradient_square.rsqrt())
-        alive = alive & (gradient_square >= GRADIENT_TOLERANCE**2) & ~still & (moved | moved_before)
+        alive = alive & (gradient_square >= rules.GRADIENT_TOLERANCE**2) & ~still & (moved | moved_before)
         moved_before = moved
 
-    return CGResult(
-        point=point,
-        cost=now.cost,
-        gradient_norm=gradient_square.sqrt(),
-        iterations=iterations,
-        costs=torch.stack(costs),
-    )
+    return CGResult(point, now.cost, gradient_square.sqrt(), iterations, torch.stack(costs))
 
 
 def _hestenes_stiefel(
     old_gradient: Tensor, gradient: Tensor, gradient_square: Tensor, carried: Tensor, moved: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return beta and the slope along the new direction, as in the loop for a CPU but without branches.
+    """Beta and the slope along the new direction, as in the CPU loop but without branches.
 
-    After a failed line search, or where the direction would point uphill, beta is 0 and the run starts afresh.
+    After a failed line search, or if the direction would not descend, beta is 0: a restart along -g.
     """
     along = _dot(gradient, carried)
     curvature = along - _dot(old_gradient, carried)
     ratio = ((gradient_square - _dot(gradient, old_gradient)) / curvature).clamp(min=0.0)
-    uphill = ratio * along - gradient_square >= -DESCENT_FLOOR * gradient_square
-    beta = ratio.masked_fill((curvature.abs() <= CURVATURE_FLOOR) | uphill | ~moved, 0.0)
+    uphill = ratio * along - gradient_square >= -rules.DESCENT_FLOOR * gradient_square
+    beta = ratio.masked_fill((curvature.abs() <= rules.CURVATURE_FLOOR) | uphill | ~moved, 0.0)
     return beta, beta * along - gradient_square
 
 
@@ -172,19 +159,19 @@ def _measure(projections: Tensor) -> Iterate:
 
 
 def _try(line: Line, steps: Tensor) -> tuple[Iterate, Tensor, Tensor]:
-    """Measure the line at ``steps``, () or (S,): what is there, C there, and whether the cost fell enough."""
-    correction = line.brake(steps)
+    """Evaluate the line at ``steps``, () or (S,): the iterates, C, and whether the cost decreased sufficiently."""
+    correction = line.correction(steps)
     straight = torch.addcmul(line.start.projections, steps[..., None, None], line.velocity)
     reached = _measure(straight @ correction)
-    enough = reached.cost <= torch.addcmul(line.start.cost, steps, line.slope, value=SUFFICIENT_DECREASE)
+    enough = reached.cost <= torch.addcmul(line.start.cost, steps, line.slope, value=rules.SUFFICIENT_DECREASE)
     return reached, correction, enough
 
 
 def _search(line: Line, trial: Tensor) -> Search:
-    """Measure all trial steps at once and keep the first whose cost fell enough, or the last."""
-    steps = trial * CONTRACTION ** torch.arange(TRIALS, dtype=trial.dtype, device=trial.device)
+    """Evaluate all trial steps at once and keep the first with sufficient decrease, or the last."""
+    steps = trial * rules.CONTRACTION ** torch.arange(rules.TRIALS, dtype=trial.dtype, device=trial.device)
     reached, corrections, enough = _try(line, steps)
-    chosen = (~enough).cumprod(0).sum().clamp(max=TRIALS - 1)
+    chosen = (~enough).cumprod(0).sum().clamp(max=rules.TRIALS - 1)
     *picked, correction, step = (
         values.index_select(0, chosen[None]).squeeze(0) for values in (*reached, corrections, steps)
     )

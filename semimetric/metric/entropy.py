@@ -1,13 +1,14 @@
-r"""A positive semi-definite M from pairs: likely labels of known pairs, little doubt about unknown ones.
+"""A positive semi-definite M from pairs: maximum likelihood for labelled pairs, minimum entropy for unlabelled ones.
 
-With s = eta - v^T M v a pair of difference v is similar with probability sigma(s). Known pairs add the negative
-log-likelihood of their label, unknown ones mu times their binary entropy, and lambda tr(M) keeps M of low rank:
+A pair with difference v is similar with probability sigma(s), s = eta - v^T M v. Labelled pairs add their negative
+log-likelihood, unlabelled pairs add mu times their binary entropy, and lambda tr(M) keeps the rank of M low:
 
     J(M) = mean_S softplus(-s) / 2 + mean_D softplus(s) / 2 + mu mean_U H(s) + lambda tr(M)
 
-G. Niu, B. Dai, M. Yamada, M. Sugiyama, "Information-theoretic semi-supervised metric learning via entropy
-regularization", ICML 2012 and Neural Computation 26(8), 2014. Means instead of sums, and equal weight for similar and
-dissimilar pairs, are ours.
+Unlike in the paper, terms are means instead of sums, and similar and dissimilar pairs have equal weight.
+
+Niu, Dai, Yamada, Sugiyama: Information-theoretic semi-supervised metric learning via entropy regularization. ICML 2012
+and Neural Computation 26(8), 2014.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from torch.nn.functional import softplus
 from semimetric.metric.closed_forms import project_psd
 
 ARMIJO = 1e-4
-"""A step must lower the cost by this share of its squared length over its size."""
+"""Sufficient decrease of a step, as a share of its squared length over the step size."""
 
 HALVINGS = 30
 
 INFLECTION = 1.5434046384182083
-"""Where the entropy turns from concave to convex: s tanh(s/2) = 1."""
+"""Inflection point of the entropy: s tanh(s/2) = 1."""
 
 
 def binary_entropy(s: Tensor) -> Tensor:
-    """H of the probability sigma(s); even in s, log 2 at 0, finite for every s."""
+    """H of the probability sigma(s): even in s, log 2 at 0, finite for every s."""
     return torch.sigmoid(s) * softplus(-s) + torch.sigmoid(-s) * softplus(s)
 
 
@@ -43,9 +44,9 @@ def entropy_slope(s: Tensor) -> Tensor:
 
 
 def label_surprise(distances: Tensor, same: Tensor, different: Tensor, eta: float) -> Tensor:
-    """Mean negative log-likelihood of known pairs from their squared distances, half for each kind.
+    """Mean negative log-likelihood of labelled pairs from their squared distances, half for each kind.
 
-    ``same`` and ``different`` weigh the entries of ``distances``, 0 or 1; a kind without pairs adds 0.
+    ``same`` and ``different`` are 0/1 weights of the entries of ``distances``. A kind without pairs adds 0.
     """
     close = (same * softplus(distances - eta)).sum() / same.sum().clamp_min(1)
     far = (different * softplus(eta - distances)).sum() / different.sum().clamp_min(1)
@@ -53,12 +54,12 @@ def label_surprise(distances: Tensor, same: Tensor, different: Tensor, eta: floa
 
 
 def mean_entropy(distances: Tensor, eta: float) -> Tensor:
-    """Mean entropy of unknown pairs from their squared distances; 0 where there is none."""
+    """Mean entropy of unlabelled pairs from their squared distances, 0 without pairs."""
     return binary_entropy(eta - distances).sum() / max(1, distances.numel())
 
 
 class Evaluation(NamedTuple):
-    """The cost of a matrix, and the weighted slope in s of each pair's term, from which the gradient follows."""
+    """The cost of a matrix, and the weighted derivative in s of each pair's term."""
 
     cost: float
     slopes: Tensor
@@ -66,7 +67,7 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True)
 class EntropyProblem:
-    """Differences of similar, dissimilar and unknown pairs (each (P, d) float64), eta, mu, lambda."""
+    """Differences of similar, dissimilar and unlabelled pairs (each (P, d) float64), eta, mu and lambda."""
 
     similar: Tensor
     dissimilar: Tensor
@@ -91,7 +92,7 @@ class EntropyProblem:
         return self.eta - ((self.pairs @ matrix) * self.pairs).sum(1)
 
     def unknown_terms(self, s: Tensor) -> tuple[Tensor, Tensor]:
-        """Values and slopes of the unknown pairs' terms."""
+        """Values and slopes of the terms of unlabelled pairs."""
         return binary_entropy(s), entropy_slope(s)
 
     def evaluate(self, matrix: Tensor) -> Evaluation:
@@ -106,7 +107,7 @@ class EntropyProblem:
         )
 
     def gradient(self, slopes: Tensor) -> Tensor:
-        """The gradient without its trace term, from the slopes of an evaluation: s falls with v^T M v."""
+        """The gradient without its trace term, from the slopes of an evaluation."""
         return -(self.pairs * slopes[:, None]).T @ self.pairs
 
     def cost(self, matrix: Tensor) -> float:
@@ -114,7 +115,7 @@ class EntropyProblem:
         return self.evaluate(matrix).cost
 
     def surrogate(self, matrix: Tensor) -> ConvexSurrogate:
-        """A convex problem that lies on or above J, up to a constant, and touches it at ``matrix``."""
+        """A convex upper bound of J, up to a constant, that touches J at ``matrix``."""
         s = self.scores(matrix)[len(self.similar) + len(self.dissimilar) :]
         tangents = entropy_slope(s.clamp(-INFLECTION, INFLECTION))
         parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(EntropyProblem)}
@@ -123,16 +124,16 @@ class EntropyProblem:
 
 @dataclass(frozen=True)
 class ConvexSurrogate(EntropyProblem):
-    """J with the concave part of the entropy of unknown pairs replaced by its ``tangents``.
+    """J with the concave part of the entropy of unlabelled pairs replaced by its ``tangents``.
 
     H is concave for |s| up to c = 1.54 and convex beyond. With s clipped to [-c, c] as t, H is the convex function
-    H(s) - H(t) - H'(t)(s - t) plus a concave one with the slope H'(t). An undecided pair is so drawn to its side.
+    H(s) - H(t) - H'(t)(s - t) plus a concave one with the slope H'(t).
     """
 
     tangents: Tensor
 
     def unknown_terms(self, s: Tensor) -> tuple[Tensor, Tensor]:
-        """The convex part, and the tangents for the concave one."""
+        """The convex part plus the tangents of the concave part."""
         t = s.clamp(-INFLECTION, INFLECTION)
         convex = binary_entropy(s) - binary_entropy(t) - entropy_slope(t) * (s - t)
         return convex + self.tangents * s, entropy_slope(s) - entropy_slope(t) + self.tangents
@@ -140,7 +141,7 @@ class ConvexSurrogate(EntropyProblem):
 
 @dataclass(frozen=True)
 class PSDResult:
-    """A positive semi-definite matrix, its cost, and the costs on the way."""
+    """A positive semi-definite matrix, its cost, and the costs of all iterations."""
 
     matrix: Tensor
     cost: float
@@ -150,10 +151,11 @@ class PSDResult:
 def projected_gradient(
     problem: EntropyProblem, start: Tensor, iterations: int = 50, tolerance: float = 1e-5
 ) -> PSDResult:
-    """Lower ``problem.cost`` over the cone from ``start``: gradient steps, then the eigenvalues shrunk and clipped.
+    """Minimise ``problem.cost`` over positive semi-definite matrices by proximal gradient steps from ``start``.
 
-    The trace term is taken exactly: its proximal map subtracts t lambda from every eigenvalue. Steps follow Barzilai
-    and Borwein, halved until the cost falls by enough. Ends when the matrix moves by less than ``tolerance`` of itself.
+    The proximal map of the trace term subtracts t lambda from every eigenvalue and clips at 0. Step sizes are those of
+    Barzilai and Borwein, halved until the decrease is sufficient. ``tolerance`` is the relative change at which it
+    stops.
     """
     matrix, (cost, slopes) = start, problem.evaluate(start)
     gradient = problem.gradient(slopes)
@@ -175,10 +177,10 @@ def projected_gradient(
 
 
 def convex_steps(problem: EntropyProblem, start: Tensor, rounds: int = 50, tolerance: float = 1e-5) -> PSDResult:
-    """Lower J by minimising one convex surrogate after the other, in the manner of expectation-maximisation.
+    """Minimise J by a sequence of convex surrogates (majorise-minimise).
 
-    The original labels unknown pairs softly with q proportional to p^(1 + mu) and maximises the expected likelihood;
-    that lowers mu times the Renyi entropy of order 1 + mu, which is J's only as mu goes to 0. These surrogates lower J.
+    The paper uses soft labels q proportional to p^(1 + mu) in an EM algorithm. That minimises mu times the Renyi
+    entropy of order 1 + mu, which equals J's entropy only as mu goes to 0. These surrogates minimise J itself.
     """
     matrix, costs = start, [problem.cost(start)]
     for _ in range(rounds):
@@ -192,7 +194,7 @@ def convex_steps(problem: EntropyProblem, start: Tensor, rounds: int = 50, toler
 def _lower(
     problem: EntropyProblem, matrix: Tensor, cost: float, gradient: Tensor, step: float
 ) -> tuple[Tensor, Evaluation, float] | None:
-    """The first point along halved steps that is low enough, evaluated, and its step; None where there is none."""
+    """The first of the halved steps with sufficient decrease: point, evaluation and step size, or None."""
     identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     for _ in range(HALVINGS):
         candidate = project_psd(matrix - step * gradient - step * problem.trace_weight * identity)

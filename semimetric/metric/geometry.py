@@ -1,10 +1,5 @@
-"""Where a metric factor L (d, l) may live: on the Stiefel manifold, or free inside a ball.
+"""Constraint sets of a metric factor L (d, l): the Stiefel manifold, or a ball of bounded norm.
 
-A geometry has three verbs: bring a point onto it, project a vector onto the tangent space (which also transports
-a tangent vector from another point), and correct a straight step so that it stays on the set.
-
-References
-----------
 Absil, Mahony, Sepulchre: Optimization algorithms on matrix manifolds. Princeton University Press, 2008.
 """
 
@@ -21,69 +16,68 @@ from torch import Tensor
 from semimetric.core.errors import InputError
 from semimetric.metric.host_geometry import HostEuclidean, HostGeometry, HostStiefel, gram_drift
 
-DRIFT = 1e-3
-"""How far L^T L may be from I at the door: well above what casting L to float32 and back does to it."""
+MAX_DRIFT = 1e-3
+"""Largest accepted deviation of L^T L from I in a start: well above the error of casting L to float32 and back."""
 
 ROUNDING = 1e-14
-"""Where L^T L is this close to I, as after a solve in float64, there is nothing to repair."""
+"""Deviation of L^T L from I below which a start is used unchanged, as after a solve in float64."""
 
-Brake = Callable[[Tensor], Tensor]
-"""Steps t of shape () or (S,) to the matrices C(t), (l, l) or (S, l, l), of the retraction (L + tD) C(t)."""
+Correction = Callable[[Tensor], Tensor]
+"""Maps steps t of shape () or (S,) to the matrices C(t), (l, l) or (S, l, l), of the retraction (L + tD) C(t)."""
 
 
 class Geometry(Protocol):
-    """What the conjugate gradient solvers ask of a set of matrices.
+    """A constraint set as the conjugate-gradient solvers use it.
 
-    A retraction here is a straight step corrected from the right, (L + tD) C(t) with C(t) of size l x l. Seen through
-    any linear map X it is therefore (XL + tXD) C(t): a trial point of a line search never needs a product with X.
+    A retraction here is a straight step corrected from the right, (L + tD) C(t) with C(t) of size l x l. After a linear
+    map X it is (XL + tXD) C(t), so trial points of a line search need no product with X.
     """
 
-    def enter(self, point: Tensor) -> Tensor:
-        """Remove what rounding has added to a point that should already lie on the set."""
+    def repair(self, point: Tensor) -> Tensor:
+        """Remove the rounding error of a point that should already lie on the set."""
 
     def project(self, point: Tensor, vector: Tensor) -> Tensor:
-        """Project ``vector`` onto the tangent space at ``point``."""
+        """Project ``vector`` onto the tangent space at ``point``; also the transport of tangent vectors."""
 
-    def brake(self, point: Tensor, direction: Tensor) -> Brake:
-        """Return C(t) for the walk from ``point`` along the tangent ``direction``; C(0) = I."""
+    def correction(self, point: Tensor, direction: Tensor) -> Correction:
+        """C(t) for the path from ``point`` along the tangent ``direction``; C(0) = I."""
 
     def on_host(self) -> HostGeometry:
-        """Return the same geometry for the solver on a CPU."""
+        """The same geometry for the CPU solver."""
 
 
 @dataclass(frozen=True)
 class Stiefel:
     """Matrices with orthonormal columns, L^T L = I, with the QR retraction and the inner product tr(U^T V)."""
 
-    def enter(self, point: Tensor) -> Tensor:
-        """Divide by the Cholesky factor of L^T L, so that thousands of warm starts do not drift off.
+    def repair(self, point: Tensor) -> Tensor:
+        """Divide by the Cholesky factor of L^T L, so that errors do not accumulate over thousands of warm starts.
 
-        On a CPU a point that is far from orthonormal is refused, and one that is off by rounding only stays as it
-        is; elsewhere looking at the numbers would wait for the device.
+        On a CPU, a point far from orthonormal is refused and one within rounding error is returned unchanged.
         """
         if point.is_cpu:
             drift = gram_drift(point.numpy())
-            if not drift <= DRIFT:
+            if not drift <= MAX_DRIFT:
                 raise InputError(
                     f"point is not orthonormal: L^T L differs from I by {drift:.1g}. Call orthonormalize first."
                 )
             if drift <= ROUNDING:
                 return point.clone()
-        return point @ _inverse_cholesky(point.T @ point, _identity(point))
+        return point @ _inverse_cholesky(point.T @ point, identity_like(point))
 
     def project(self, point: Tensor, vector: Tensor) -> Tensor:
         """U - L sym(L^T U)."""
         inner = point.T @ vector
         return torch.addmm(vector, point, inner + inner.T, alpha=-0.5)
 
-    def brake(self, point: Tensor, direction: Tensor) -> Brake:
-        """R(t)^-1 with R(t) the Cholesky factor of (L + tD)^T (L + tD).
+    def correction(self, point: Tensor, direction: Tensor) -> Correction:
+        """R(t)^-1, where R(t) is the Cholesky factor of (L + tD)^T (L + tD).
 
-        Since R(t) has a positive diagonal, (L + tD) R(t)^-1 is the Q factor of L + tD with its signs fixed. On paper
-        the Gram matrix is I + t^2 D^T D, for L is orthonormal and D tangent. But what rounding adds to L^T L would grow
-        from step to step if it were left out: the part of the gradient normal to the set is proportional to it.
+        R(t) has a positive diagonal, so (L + tD) R(t)^-1 is the Q factor of L + tD with fixed signs. In exact
+        arithmetic the Gram matrix is I + t^2 D^T D. The full Gram matrix is computed here, because the rounding error
+        in L^T L would otherwise grow from step to step.
         """
-        identity = _identity(point)
+        identity = identity_like(point)
         constant, linear, square = point.T @ point, point.T @ direction, direction.T @ direction
         linear = linear + linear.T
 
@@ -102,24 +96,24 @@ class Stiefel:
 class Euclidean:
     """All d x l matrices whose Frobenius norm is at most ``radius`` sqrt(l).
 
-    Without L^T L = I the angular objective can be lowered for ever by scaling L up. The ball stops that: its radius
-    is ``radius`` times the norm of an orthonormal L, and a step that leaves it is scaled back onto its surface.
+    Without L^T L = I the angular objective can be lowered without bound by scaling L up. The ball prevents that. Its
+    radius is ``radius`` times the norm of an orthonormal L, and a step that leaves it is scaled back to its surface.
     """
 
     radius: float = 100.0
 
-    def enter(self, point: Tensor) -> Tensor:
-        """Scale back into the ball if need be."""
+    def repair(self, point: Tensor) -> Tensor:
+        """Scale back into the ball if necessary."""
         return point * self._shrinkage(point.square().sum(), point.shape[1])
 
     def project(self, point: Tensor, vector: Tensor) -> Tensor:
         """Every direction is allowed."""
         return vector
 
-    def brake(self, point: Tensor, direction: Tensor) -> Brake:
+    def correction(self, point: Tensor, direction: Tensor) -> Correction:
         """The identity, shrunk where ||L + tD|| would leave the ball."""
         constant, linear, square = (point * point).sum(), (point * direction).sum(), (direction * direction).sum()
-        identity = _identity(point)
+        identity = identity_like(point)
 
         def at(steps: Tensor) -> Tensor:
             squared_norms = constant + steps * (2 * linear + steps * square)
@@ -136,8 +130,8 @@ class Euclidean:
 
 
 def retract(geometry: Geometry, point: Tensor, direction: Tensor, step: Tensor) -> Tensor:
-    """Return the point reached after ``step`` (0-d) along the tangent ``direction``."""
-    return torch.addcmul(point, step, direction) @ geometry.brake(point, direction)(step)
+    """The point reached after ``step`` (0-d) along the tangent ``direction``."""
+    return torch.addcmul(point, step, direction) @ geometry.correction(point, direction)(step)
 
 
 def orthonormalize(factor: Tensor) -> Tensor:
@@ -155,13 +149,13 @@ def random_orthonormal(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Uniformly distributed (d, l) matrix with orthonormal columns; the same one on every device."""
+    """Uniformly distributed (d, l) matrix with orthonormal columns, the same on every device."""
     normal = torch.randn(d, l, generator=generator, dtype=torch.float64, device=generator.device)
     return orthonormalize(normal).to(device=device, dtype=dtype)
 
 
 def check_factor(factor: Tensor) -> None:
-    """Refuse anything that is not a floating-point (d, l) matrix with 1 <= l <= d."""
+    """Check that a factor is a floating-point (d, l) matrix with 1 <= l <= d."""
     if factor.ndim != 2 or not factor.is_floating_point() or not 1 <= factor.shape[1] <= factor.shape[0]:
         raise InputError(
             f"The metric factor has the shape {tuple(factor.shape)} and the type {factor.dtype}; "
@@ -170,11 +164,12 @@ def check_factor(factor: Tensor) -> None:
 
 
 def _inverse_cholesky(gram: Tensor, identity: Tensor) -> Tensor:
-    """R^-1 for R^T R = gram, R upper triangular with a positive diagonal, without waiting for the device."""
+    """R^-1 for R^T R = gram, with R upper triangular with positive diagonal; does not synchronise a GPU."""
     upper, _ = torch.linalg.cholesky_ex(gram, upper=True)
     inverse: Tensor = torch.linalg.solve_triangular(upper, identity.expand_as(gram), upper=True)
     return inverse
 
 
-def _identity(point: Tensor) -> Tensor:
-    return torch.eye(point.shape[1], dtype=point.dtype, device=point.device)
+def identity_like(factor: Tensor) -> Tensor:
+    """The identity (l, l) of the type and device of a factor (d, l)."""
+    return torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device)

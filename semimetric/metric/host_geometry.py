@@ -1,7 +1,7 @@
-"""The two geometries of ``semimetric.metric.geometry`` in NumPy, for the solver on a CPU.
+"""The two geometries of ``semimetric.metric.geometry`` in NumPy, for the CPU solver.
 
-BLAS and LAPACK are called by name, because on matrices this small the checks of the friendlier functions cost as much
-as the arithmetic. They store by columns: to them a C-ordered matrix is its transpose, hence the ``.T`` around them.
+BLAS and LAPACK are called directly, because for such small matrices the checks of higher-level functions cost as much
+as the arithmetic. They use column-major order and see a C-ordered matrix as its transpose, hence the ``.T``.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from scipy.linalg.lapack import dpotrf, dtrtri
 Array = npt.NDArray[np.float64]
 
 Correct = Callable[[Array], Array]
-"""Rows (n, l), which may be overwritten, to rows @ C for the l x l matrix C of a retraction Z C."""
+"""Maps rows (n, l), which may be overwritten, to rows @ C for the l x l matrix C of a retraction Z C."""
 
 
 class HostGeometry(Protocol):
-    """What the solver on a CPU asks of a set of matrices, all of them C-ordered."""
+    """A constraint set as the CPU solver uses it. All matrices are C-ordered."""
 
     def project(self, point: Array, vector: Array) -> Array:
         """Project ``vector`` (d, l), which may be overwritten, onto the tangent space at ``point``."""
 
-    def brake(self, straight: Array) -> Correct:
-        """Return the product with C from the right, where Z C is the point that the straight step to Z leads to."""
+    def correction(self, straight: Array) -> Correct:
+        """The product with C from the right, where Z C is the retraction of the straight step to Z."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class HostStiefel:
         projected: Array = dgemm(-0.5, inner + inner.T, point.T, beta=1.0, c=vector.T, overwrite_c=1).T
         return projected
 
-    def brake(self, straight: Array) -> Correct:
-        """C = R^-1, R the Cholesky factor of Z^T Z; not a number where numbers overflowed and there is none."""
+    def correction(self, straight: Array) -> Correct:
+        """C = R^-1, where R is the Cholesky factor of Z^T Z; NaN if it does not exist because of overflow."""
         upper, failed = dpotrf(dgemm(1.0, straight.T, straight.T, trans_b=1), clean=0, overwrite_a=1)
         inverse = np.full_like(upper, np.nan) if failed else dtrtri(upper, overwrite_c=1)[0]
 
@@ -64,8 +64,8 @@ class HostEuclidean:
         """Every direction is allowed."""
         return vector
 
-    def brake(self, straight: Array) -> Correct:
-        """C is a number: 1, or what scales Z back onto the ball."""
+    def correction(self, straight: Array) -> Correct:
+        """C is a scalar: 1, or the factor that scales Z back to the ball."""
         norm, limit = math.sqrt(dot(straight, straight)), self.radius * math.sqrt(straight.shape[1])
         shrinkage = limit / norm if norm > limit else 1.0
         return lambda rows: np.multiply(rows, shrinkage, out=rows)
@@ -77,7 +77,7 @@ def dot(left: Array, right: Array) -> float:
 
 
 def gram_drift(point: Array) -> float:
-    """Largest entry, in size, of L^T L - I."""
+    """Largest absolute entry of L^T L - I."""
     drift = point.T @ point
     drift.ravel()[:: len(drift) + 1] -= 1.0
     return float(np.abs(drift).max())

@@ -1,7 +1,7 @@
-"""Nonlinear conjugate gradients for the angular objective on a CPU: the rules of Manopt, one after the other.
+"""Nonlinear conjugate gradients for the angular objective on a CPU, with the rules of Manopt.
 
-This is the plain statement of the algorithm, with ordinary numbers and branches and a line search that stops as soon as
-it may. Its twin in ``semimetric.metric.conjugate_gradient`` takes the same steps on a GPU without ever looking at one.
+This is the plain form of the algorithm, with scalars, branches and a line search that stops early. The loop in
+``semimetric.metric.conjugate_gradient`` takes the same steps on a GPU.
 """
 
 from __future__ import annotations
@@ -15,22 +15,14 @@ from scipy.linalg.blas import dgemm
 from scipy.special import expit
 from torch import Tensor
 
+from semimetric.metric import rules
 from semimetric.metric.angular import AngularProblem
 from semimetric.metric.host_geometry import Array, Correct, HostGeometry, dot
-from semimetric.metric.rules import (
-    CONTRACTION,
-    CURVATURE_FLOOR,
-    DESCENT_FLOOR,
-    GRADIENT_TOLERANCE,
-    STEP_TOLERANCE,
-    SUFFICIENT_DECREASE,
-    TRIALS,
-    CGResult,
-)
+from semimetric.metric.rules import CGResult
 
 
 class Iterate(NamedTuple):
-    """What is known at a point L: projections = rows @ L (2T, l), margins (T,) and cost."""
+    """State at a point L: projections = rows @ L (2T, l), margins (T,) and cost."""
 
     projections: Array
     margins: Array
@@ -38,7 +30,7 @@ class Iterate(NamedTuple):
 
 
 class Search(NamedTuple):
-    """Outcome of a line search: the new point and what is known there, the step, and the step to try first next."""
+    """Result of a line search: the new point, its iterate, the step, and the first step to try next."""
 
     point: Array
     iterate: Iterate
@@ -49,8 +41,8 @@ class Search(NamedTuple):
 class HostObjective:
     """The objective of an ``AngularProblem`` in NumPy.
 
-    Sides and heights are multiplied apart: with the sizes of a mini-batch that is faster, because OpenBLAS does not
-    repack the factors of a product of at most a million multiplications.
+    Sides and heights are multiplied separately. For mini-batches that is faster, because OpenBLAS does not repack the
+    factors of products of at most a million multiplications.
     """
 
     def __init__(self, problem: AngularProblem) -> None:
@@ -62,7 +54,7 @@ class HostObjective:
         return projections.reshape(-1, matrix.shape[1])
 
     def measure(self, projections: Array) -> Iterate:
-        """Margins and cost where the rows are projected to ``projections``, (2T, l)."""
+        """The iterate at the projections (2T, l)."""
         sides, heights = np.einsum("ij,ij->i", projections, projections).reshape(2, -1)
         margins = sides - heights
         return Iterate(projections, margins, float(np.logaddexp(0.0, margins).sum()))
@@ -78,7 +70,7 @@ class HostObjective:
 
 
 class Trial(NamedTuple):
-    """A step t tried on a line: the straight point L + tD, the correction of it, and what is known there."""
+    """A step t tried on a line: the straight point L + tD, its correction, and its iterate."""
 
     straight: Array
     correct: Correct
@@ -86,7 +78,7 @@ class Trial(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A walk t -> (L + tD) C(t), seen through the rows X as (XL + tXD) C(t): no trial point needs a product with X."""
+    """The path t -> (L + tD) C(t), projected by the rows X as (XL + tXD) C(t): trial points need no product with X."""
 
     objective: HostObjective
     geometry: HostGeometry
@@ -97,22 +89,22 @@ class Line(NamedTuple):
     slope: float
 
     def at(self, step: float) -> Trial:
-        """Measure what lies after ``step``."""
+        """Evaluate the path at ``step``."""
         straight = _ahead(self.point, step, self.direction)
-        correct = self.geometry.brake(straight)
+        correct = self.geometry.correction(straight)
         projections = correct(_ahead(self.start.projections, step, self.velocity))
         return Trial(straight, correct, self.objective.measure(projections))
 
     def promised(self, step: float) -> float:
-        """Highest cost after ``step`` that is low enough."""
-        return self.start.cost + SUFFICIENT_DECREASE * step * self.slope
+        """Highest cost at ``step`` that is a sufficient decrease."""
+        return self.start.cost + rules.SUFFICIENT_DECREASE * step * self.slope
 
     def search(self, first_step: float) -> Search | None:
-        """Halve the step until the cost falls by half of what the slope promises; None if nothing lowers it."""
+        """Halve the step until the decrease is sufficient; None if no step lowers the cost."""
         step, evaluations = first_step, 1
         trial = self.at(step)
-        while not trial.iterate.cost <= self.promised(step) and evaluations < TRIALS:
-            step *= CONTRACTION
+        while not trial.iterate.cost <= self.promised(step) and evaluations < rules.TRIALS:
+            step *= rules.CONTRACTION
             evaluations += 1
             trial = self.at(step)
         if step > 0 and trial.iterate.cost <= self.start.cost:
@@ -124,21 +116,21 @@ class Line(NamedTuple):
 def minimize_on_host(problem: AngularProblem, geometry: HostGeometry, start: Tensor, max_iterations: int) -> CGResult:
     """Run conjugate gradients from ``start`` (d, l), a point of the geometry.
 
-    Numbers that overflow lead to costs that are not finite, as they do on a GPU, and not to warnings.
+    Overflow gives costs that are not finite, as on a GPU, and no warnings.
     """
     with np.errstate(all="ignore"):
         return _minimize(HostObjective(problem), geometry, np.array(start.numpy(), order="C"), max_iterations)
 
 
 def _minimize(objective: HostObjective, geometry: HostGeometry, point: Array, max_iterations: int) -> CGResult:
-    """After a search that found nothing lower the run starts afresh along -g; after two in a row it ends."""
+    """One run. It restarts along -g after a failed line search and ends after two in a row."""
     now = objective.measure(objective.project(point))
     gradient = old_gradient = geometry.project(point, objective.gradient(now))
     square = dot(gradient, gradient)
     costs, failures, still = [now.cost], 0, False
     direction: Array | None = None
 
-    while square >= GRADIENT_TOLERANCE**2 and failures < 2 and not still and len(costs) <= max_iterations:
+    while square >= rules.GRADIENT_TOLERANCE**2 and failures < 2 and not still and len(costs) <= max_iterations:
         if direction is None:
             direction, slope, trial = -gradient, -square, 1 / math.sqrt(square)
         else:
@@ -152,7 +144,7 @@ def _minimize(objective: HostObjective, geometry: HostGeometry, point: Array, ma
             direction, failures = None, failures + 1
         else:
             point, now, step, trial = search
-            failures, still = 0, step * step * dot(direction, direction) < STEP_TOLERANCE**2
+            failures, still = 0, step * step * dot(direction, direction) < rules.STEP_TOLERANCE**2
             old_gradient, gradient = gradient, geometry.project(point, objective.gradient(now))
             square = dot(gradient, gradient)
         costs.append(now.cost)
@@ -161,29 +153,23 @@ def _minimize(objective: HostObjective, geometry: HostGeometry, point: Array, ma
 
 
 def _hestenes_stiefel(old_gradient: Array, gradient: Array, square: float, carried: Array) -> tuple[float, float]:
-    """Return beta = max(0, <g', y> / <y, e'>), y = g' - T(g), and the slope of the cost along -g' + beta e'.
+    """Beta = max(0, <g', y> / <y, e'>), y = g' - T(g), and the slope of the cost along -g' + beta e'.
 
-    The transported old gradient T(g) is never formed: transport is an orthogonal projection, so for vectors that are
-    already tangent at the new point <g', T(g)> = <g', g> and <T(g), e'> = <g, e'>. Where the direction would point
-    uphill, beta is 0 and the run starts afresh along -g'.
+    The transported old gradient T(g) is never formed. Transport is an orthogonal projection, so for vectors tangent at
+    the new point <g', T(g)> = <g', g> and <T(g), e'> = <g, e'>. If the direction would not descend, beta is 0.
     """
     along = dot(gradient, carried)
     curvature = along - dot(old_gradient, carried)
-    if abs(curvature) <= CURVATURE_FLOOR:
+    if abs(curvature) <= rules.CURVATURE_FLOOR:
         return 0.0, -square
     beta = max(0.0, (square - dot(gradient, old_gradient)) / curvature)
     slope = beta * along - square
-    return (beta, slope) if slope < -DESCENT_FLOOR * square else (0.0, -square)
+    return (beta, slope) if slope < -rules.DESCENT_FLOOR * square else (0.0, -square)
 
 
 def _result(point: Array, costs: list[float], square: float) -> CGResult:
-    return CGResult(
-        point=torch.from_numpy(point),
-        cost=torch.from_numpy(np.array(costs[-1])),
-        gradient_norm=torch.from_numpy(np.array(math.sqrt(square))),
-        iterations=torch.from_numpy(np.array(len(costs) - 1)),
-        costs=torch.from_numpy(np.array(costs)),
-    )
+    numbers = (costs[-1], math.sqrt(square), len(costs) - 1, costs)
+    return CGResult(torch.from_numpy(point), *(torch.from_numpy(np.array(number)) for number in numbers))
 
 
 def _ahead(start: Array, step: float, velocity: Array) -> Array:

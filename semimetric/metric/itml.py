@@ -1,23 +1,18 @@
-"""Information-theoretic metric learning: the metric nearest to the identity that keeps labelled pairs near or apart.
+"""Information-theoretic metric learning (ITML): the metric nearest to the identity within bounds on labelled pairs.
 
-Over M, LogDet divergence to I is minimised under v^T M v <= u for pairs of one class and v^T M v >= l for pairs of two,
-with slack. Bregman's cyclic projections change M by one rank-one matrix per violated pair. Every state they pass
-through has the form
+The LogDet divergence of M to I is minimised under v^T M v <= u for pairs of one class and v^T M v >= l for pairs of two
+classes, with slack (Davis, Kulis, Jain, Sra, Dhillon: Information-theoretic metric learning. ICML 2007). Bregman's
+cyclic projections update M by a rank-one matrix per violated pair. Every state has the form
 
     M = (I + sum_p s_p lambda_p v_p v_p^T)^-1,   s_p = 1 for a similar pair and -1 for a dissimilar one,
 
-with the duals lambda >= 0. Hence the duals are all that must be exact, and M is only formed from them at the end.
-
-References
-----------
-Davis, Kulis, Jain, Sra, Dhillon: Information-theoretic metric learning. ICML 2007.
+with duals lambda >= 0. Only the duals must be exact; M is formed from them at the end.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,27 +30,27 @@ from semimetric.mining import labelled_pairs, spread_pairs
 Indices = npt.NDArray[np.int64]
 
 MEAN_SQUARE = 2.0
-"""Mean squared distance between two examples to which features are scaled, as if their covariance had trace 1."""
+"""Mean squared distance of two examples after scaling, as if the covariance had trace 1."""
 
 PERCENTILES = (5, 50, 95)
-"""Of the squared distances: the bound for similar pairs, the median, and the bound for dissimilar pairs."""
+"""Percentiles of the squared distances: bound for similar pairs, median, bound for dissimilar pairs."""
 
 WIDENING = (0.9, 1.1)
-"""Bounds as multiples of the median where the percentiles coincide."""
+"""Bounds as multiples of the median, used if the percentiles coincide."""
 
 BOUND_PAIRS = 20_000
-"""Pairs whose distances give the percentiles: all of them up to 200 examples, and as many spread evenly beyond."""
+"""Most pairs whose distances give the percentiles: all pairs up to 200 examples, an even sample beyond."""
 
-SHORTEST = 1e-12
-"""Squared distance below which two examples count as one, in scaled units."""
+DUPLICATE = 1e-12
+"""Squared distance below which two examples count as duplicates, after scaling."""
 
 
 @dataclass(frozen=True)
 class ITMLResult:
-    """The metric ``matrix`` (d, d), float64 with trace d, and how it came about.
+    """The metric ``matrix`` (d, d), float64 with trace d, and how it was found.
 
-    The bounds are those of squared distances after the features were scaled to a mean squared distance of 2;
-    ``widened`` tells that the percentiles coincided and the bounds were set around the median instead.
+    The bounds are on squared distances after scaling. If ``widened``, the percentiles coincided and the median was
+    used.
     """
 
     matrix: Tensor
@@ -70,7 +65,8 @@ class ITMLResult:
 class PairBounds:
     """Constraints on squared distances, in the order of the projections.
 
-    ``pairs`` (P, 2) are rows of the points, ``signs`` (P,) 1 for at most and -1 for at least ``bounds`` (P,) > 0.
+    ``pairs`` (P, 2) are rows of the points. ``signs`` (P,) are 1 for an upper and -1 for a lower bound ``bounds`` (P,)
+    > 0.
     """
 
     pairs: Indices
@@ -80,7 +76,7 @@ class PairBounds:
 
 @dataclass(frozen=True)
 class Solution:
-    """Duals (P,) after some ``sweeps`` through all pairs, and whether the last one changed little."""
+    """Duals (P,), the number of sweeps, and whether the last sweep changed them by less than the tolerance."""
 
     duals: Array
     sweeps: int
@@ -97,21 +93,14 @@ def information_theoretic_prior(
 ) -> ITMLResult:
     """ITML on the labelled examples ``features`` (n, d) with ``classes`` (n,), integers from 0 up.
 
-    The prior I has a scale, so the features are first scaled to a mean squared distance of 2 over all pairs; as the
-    result has trace d, it does not depend on their scale at all. The bounds u and l are the 5th and 95th percentiles
-    of the squared distances between distinct examples.
+    The features are scaled to a mean squared distance of 2, and the result has trace d, so it does not depend on their
+    scale. The bounds u and l are the 5th and 95th percentiles of the squared distances between distinct examples. The
+    work is done on the CPU in float64.
 
-    Parameters
-    ----------
-    features, classes
-        On any device; the work is done on the CPU in float64 and the result returns to the device of ``features``.
-    slack : float
-        Weight gamma of the bounds, above 0; infinite forbids slack, and contradicting pairs then never settle.
-    max_pairs : int
-        Half of them similar and half dissimilar, as far as there are so many, spread evenly over the list of all.
-    max_sweeps, tolerance
-        Stop when the duals move by less than ``tolerance`` in a sweep, sum |change| / (||new|| + ||old||). Features
-        of low rank may take hundreds of sweeps; the metric of the last one is positive definite all the same.
+    ``slack`` is the weight gamma of the bounds, above 0. If it is infinite, contradictory pairs never converge. Up to
+    ``max_pairs`` pairs are used, half of each kind if possible. Sweeps stop when the duals change by less than
+    ``tolerance``, sum |change| / (||new|| + ||old||). Features of low rank may need hundreds of sweeps; after fewer,
+    the metric is still positive definite.
     """
     classes = check_labelled(features, classes)
     _check_settings(slack, max_pairs, max_sweeps, tolerance)
@@ -120,28 +109,22 @@ def information_theoretic_prior(
     constraints = choose_pairs(classes.cpu(), max_pairs, similar_bound, dissimilar_bound)
     solution = project_cyclically(points, constraints, slack, max_sweeps, tolerance)
     matrix = metric_of_duals(points, constraints, solution.duals)
-    return ITMLResult(
-        (matrix * (len(matrix) / matrix.trace())).to(features.device),
-        solution.sweeps,
-        solution.converged,
-        similar_bound,
-        dissimilar_bound,
-        widened,
-    )
+    scaled = (matrix * (len(matrix) / matrix.trace())).to(features.device)
+    return ITMLResult(scaled, solution.sweeps, solution.converged, similar_bound, dissimilar_bound, widened)
 
 
 def choose_pairs(classes: Tensor, most: int, similar_bound: float, dissimilar_bound: float) -> PairBounds:
-    """Constrain at most ``most`` pairs of points with ``classes`` (n,), half of each kind where there are so many.
+    """Constrain at most ``most`` pairs of points with ``classes`` (n,), half of each kind if there are enough.
 
-    Pairs of both kinds take turns in proportion to their numbers. Were all similar pairs projected first, features of
-    low rank would have every distance shrunk by orders of magnitude before the first pair is pushed apart.
+    Pairs of both kinds alternate. If all similar pairs came first, features of low rank would have all distances shrunk
+    by orders of magnitude before the first dissimilar pair.
     """
     counts = torch.unique(classes, return_counts=True)[1]
     alike = int((counts * (counts - 1)).sum()) // 2
     unlike = len(classes) * (len(classes) - 1) // 2 - alike
     similar_count = min(alike, max(most // 2, most - unlike))
     similar, dissimilar = labelled_pairs(classes, similar_count, most - similar_count)
-    turns = np.argsort(np.concatenate([_turns(len(similar)), _turns(len(dissimilar))]), kind="stable")
+    turns = np.argsort(np.concatenate([_positions(len(similar)), _positions(len(dissimilar))]), kind="stable")
     is_similar = turns < len(similar)
     return PairBounds(
         torch.cat([similar, dissimilar]).numpy()[turns],
@@ -153,10 +136,10 @@ def choose_pairs(classes: Tensor, most: int, similar_bound: float, dissimilar_bo
 def project_cyclically(
     points: Array, constraints: PairBounds, slack: float, max_sweeps: int, tolerance: float
 ) -> Solution:
-    """Project onto one constraint after the other, starting from M = I, until the duals of ``points`` (n, d) settle.
+    """Project onto one constraint after the other, starting from M = I, until the duals of ``points`` (n, d) converge.
 
-    The change of a sweep is sum |new - old| / (||new|| + ||old||). One thread: on matrices of this size others only
-    wait for each other, on a busy machine a hundred times longer than the work takes.
+    The change of a sweep is sum |new - old| / (||new|| + ||old||). BLAS is limited to one thread, because synchronising
+    threads takes longer than these small products.
     """
     projections = Projections(points, constraints, slack)
     before, sweeps, converged = np.zeros(len(constraints.pairs)), 0, False
@@ -169,13 +152,14 @@ def project_cyclically(
 
 
 class Projections:
-    """The state of the cyclic projections: M as a ``Space`` holds it, and for each pair lambda and 1/xi.
+    """State of the cyclic projections: M in one of two representations, and lambda and 1/xi of each pair.
 
-    The latter are Python numbers: to read or write one is faster than one entry of an array.
+    The latter are lists of Python floats, which are faster to index than arrays.
     """
 
     def __init__(self, points: Array, constraints: PairBounds, slack: float) -> None:
-        self._space: Space = PointSpace(points) if len(points) <= 2 * points.shape[1] else FeatureSpace(points)
+        few = len(points) <= 2 * points.shape[1]
+        self._space: PointSpace | FeatureSpace = PointSpace(points) if few else FeatureSpace(points)
         self._slack = slack
         self._share = 1.0 if math.isinf(slack) else slack / (slack + 1)
         self._pairs: list[tuple[int, int]] = constraints.pairs.tolist()
@@ -184,19 +168,19 @@ class Projections:
         self._inverse_bounds: list[float] = (1 / constraints.bounds).tolist()
 
     def sweep(self) -> Array:
-        """Project onto every constraint once, and return the duals (P,).
+        """Project onto every constraint once and return the duals (P,).
 
         With q = v^T M v, the sign s and the current bound xi of a pair, the step is
 
-            a = min(lambda, gamma/(gamma + 1) s (1/q - 1/xi)),
+            a = min(lambda, gamma/(gamma + 1) s (1/q - 1/xi)).
 
-        and a is taken from lambda, s a/gamma added to 1/xi, and s a / (1 - s a q) (M v)(M v)^T added to M. Examples
-        that coincide cannot be moved, and are passed over.
+        It subtracts a from lambda and adds s a/gamma to 1/xi and s a / (1 - s a q) (M v)(M v)^T to M. Duplicates are
+        skipped.
         """
         space, duals, inverse_bounds = self._space, self._duals, self._inverse_bounds
         for p, ((i, j), sign) in enumerate(zip(self._pairs, self._signs, strict=True)):
             length = space.squared_length(i, j)
-            if length < SHORTEST:
+            if length < DUPLICATE:
                 continue
             step = min(duals[p], self._share * sign * (1 / length - inverse_bounds[p]))
             if step != 0:
@@ -220,20 +204,8 @@ def metric_of_duals(points: Array, constraints: PairBounds, duals: Array) -> Ten
     return (matrix + matrix.T) / 2
 
 
-class Space(Protocol):
-    """Where the projections take place: a symmetric matrix, Fortran-ordered, that a step changes by image image^T."""
-
-    matrix: Array
-
-    def squared_length(self, i: int, j: int) -> float:
-        """v^T M v for the difference v of the points i and j."""
-
-    def image(self, i: int, j: int) -> Array:
-        """M v, as this space writes it."""
-
-
 class PointSpace:
-    """K = Z M Z^T, (n, n), the fastest for few points: a length is three entries of K, and Z M v two columns of it."""
+    """M as K = Z M Z^T, (n, n), fastest for few points: a length needs three entries of K, and Z M v two columns."""
 
     def __init__(self, points: Array) -> None:
         self.matrix: Array = np.asfortranarray(points @ points.T)
@@ -250,7 +222,7 @@ class PointSpace:
 
 
 class FeatureSpace:
-    """M itself, (d, d), for more points than 2 d."""
+    """M itself, (d, d), for more than 2 d points. Both matrices are Fortran-ordered for BLAS."""
 
     def __init__(self, points: Array) -> None:
         self.points = points
@@ -275,23 +247,23 @@ def _check_settings(slack: float, max_pairs: int, max_sweeps: int, tolerance: fl
 
 
 def _unit_spread(points: Array) -> Array:
-    """Points around their mean, scaled to the mean squared distance ``MEAN_SQUARE`` unless they all coincide."""
+    """Centred points, scaled to the mean squared distance ``MEAN_SQUARE`` unless they all coincide."""
     centred: Array = points - points.mean(0)
     mean_square = 2 * np.square(centred).sum() / max(len(points) - 1, 1)
     return centred * np.sqrt(MEAN_SQUARE / mean_square) if mean_square > np.finfo(np.float64).tiny else centred
 
 
 def _bounds(points: Array) -> tuple[float, float, bool]:
-    """Bounds for similar and for dissimilar pairs, and whether the percentiles coincided and were widened."""
+    """Bounds for similar and dissimilar pairs, and whether the percentiles coincided and were widened."""
     pairs = spread_pairs(len(points), BOUND_PAIRS).numpy()
     lengths = np.square(points[pairs[:, 0]] - points[pairs[:, 1]]).sum(1)
-    lengths = lengths[lengths >= SHORTEST]
+    lengths = lengths[lengths >= DUPLICATE]
     near, median, far = np.percentile(lengths, PERCENTILES) if len(lengths) else (MEAN_SQUARE,) * 3
     if far - near > 1e-9 * far:
         return float(near), float(far), False
     return WIDENING[0] * float(median), WIDENING[1] * float(median), True
 
 
-def _turns(count: int) -> Array:
-    """Evenly spaced moments in (0, 1), one for each of ``count`` pairs."""
+def _positions(count: int) -> Array:
+    """Evenly spaced positions in (0, 1), one for each of ``count`` pairs."""
     return (np.arange(count) + 0.5) / max(count, 1)

@@ -19,48 +19,80 @@ QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 @dataclass(frozen=True, eq=False)
 class Metric:
-    """An immutable metric; ``factor`` is L, (d, l) float64, copied from what was given.
+    """A Mahalanobis metric. Distances under M are Euclidean distances after ``transform``, x -> L^T x.
 
-    Distances under M are Euclidean distances after ``transform``, x -> L^T x.
+    Parameters
+    ----------
+    factor : (d, l) floating-point tensor
+        L of M = L L^T, 1 <= l <= d; copied and kept in float64. A metric is immutable.
+
+    Examples
+    --------
+    >>> Metric(torch.diag(torch.tensor([2.0, 1.0]))).squared_distances([[0.0, 0.0]], [[1.0, 1.0]]).tolist()
+    [[5.0]]
     """
 
     factor: Tensor
 
     def __post_init__(self) -> None:
         check_factor(self.factor)
-        if self.factor.is_cpu and not self.factor.isfinite().all():  # elsewhere the check would wait for the device
+        if self.factor.is_cpu and not self.factor.isfinite().all():  # on a GPU the check would synchronise
             raise InputError("factor holds values that are not finite; a metric needs finite numbers.")
         copied = self.factor.detach().to(torch.float64, copy=True, memory_format=torch.contiguous_format)
         object.__setattr__(self, "factor", copied)
 
     @classmethod
     def identity(cls, d: int) -> Metric:
-        """Euclidean distance in d dimensions."""
+        """Euclidean distance.
+
+        Parameters
+        ----------
+        d : int
+            Number of features.
+        """
         return cls(torch.eye(d, dtype=torch.float64))
 
     @classmethod
     def random_orthonormal(cls, d: int, l: int, generator: torch.Generator) -> Metric:  # noqa: E741
-        """Distance after projection onto a uniformly random subspace of dimension l."""
+        """Distance after projection onto a uniformly random subspace.
+
+        Parameters
+        ----------
+        d, l : int
+            Number of features and dimension of the subspace.
+        generator : torch.Generator
+            Source of random numbers.
+        """
         return cls(random_orthonormal(d, l, generator))
 
     @classmethod
     def principal(cls, features: Tensor, n_components: int) -> Metric:
-        """Distance within the ``n_components`` directions in which the rows of ``features`` (N, d) vary most."""
-        points = features.detach().to(torch.float64)
-        if points.ndim != 2 or not 1 <= n_components <= points.shape[1]:
-            raise InputError(
-                f"n_components is {n_components}; for features of shape {tuple(points.shape)} it must be from 1 to the "
-                "number of columns."
-            )
+        """Distance in the principal components of the features.
+
+        Parameters
+        ----------
+        features : (N, d) tensor
+            One example per row.
+        n_components : int
+            Number of components.
+        """
+        points = exact_points(features, n_components)
         centred = points - points.mean(0)
         vectors = torch.linalg.eigh(centred.T @ centred).eigenvectors
         return cls(vectors.flip(1)[:, :n_components])
 
     @classmethod
     def from_matrix(cls, matrix: Tensor, n_components: int | None = None, tolerance: float = 1e-8) -> Metric:
-        """Factor a positive semi-definite M (d, d), keeping its ``n_components`` largest eigenvalues.
+        """Metric of a positive semi-definite matrix M.
 
-        Asymmetry, and negative eigenvalues, up to ``tolerance`` times the largest magnitude are taken for rounding.
+        Parameters
+        ----------
+        matrix : (d, d) floating-point tensor
+            M. Asymmetry and negative eigenvalues up to ``tolerance`` times the largest entry are treated as rounding.
+        n_components : int, optional
+            Number of largest eigenvalues to keep; all if None.
+        tolerance : float
+            Relative rounding error.
         """
         d = matrix.shape[0] if matrix.ndim == 2 else 0
         kept = d if n_components is None else n_components
@@ -78,7 +110,7 @@ class Metric:
         if float(values[0]) < -tolerance * scale:
             raise InputError(
                 f"matrix has the eigenvalue {float(values[0]):.3g}; a metric is positive semi-definite. "
-                "Project it onto the cone first."
+                "Call project_psd on it first."
             )
         largest = slice(d - kept, d)
         return cls((vectors[:, largest] * values[largest].clamp(min=0).sqrt()).flip(1))
@@ -89,14 +121,38 @@ class Metric:
         return self.factor @ self.factor.T
 
     def transform(self, features: Any) -> Tensor:
-        """Rows x to rows L^T x, (N, d) to (N, l), in the features' own type; gradients flow through a tensor."""
+        """Map rows x to L^T x.
+
+        Parameters
+        ----------
+        features : (N, d) array
+            Gradients flow through a tensor.
+
+        Returns
+        -------
+        (N, l) tensor
+            Of the features' type.
+        """
         points = _as_features(features)
         if points.shape[-1] != self.factor.shape[0]:
             raise InputError(f"features have {points.shape[-1]} columns; this metric is for {self.factor.shape[0]}.")
         return points @ self.factor.to(points.dtype)
 
     def squared_distances(self, a: Any, b: Any = None) -> Tensor:
-        """All squared distances between the rows of a (N, d) and of b (K, d), or of a itself: (N, K)."""
+        """Squared distances of all pairs of rows.
+
+        Parameters
+        ----------
+        a : (N, d) array
+            Features.
+        b : (K, d) array, optional
+            Other features; ``a`` if None.
+
+        Returns
+        -------
+        (N, K) tensor
+            Squared distance of each row of ``a`` to each row of ``b``.
+        """
         check_dense(len(a), len(a if b is None else b), "Measure in blocks of rows.")
         left = self.transform(a)
         right = left if b is None else self.transform(b)
@@ -104,32 +160,78 @@ class Metric:
         return torch.addmm(squares, left, right.T, alpha=-2).clamp(min=0)
 
     def paired_squared_distances(self, a: Tensor, b: Tensor) -> Tensor:
-        """Squared distance of each row of a (N, d) to the same row of b: (N,)."""
+        """Squared distance of each row to the same row of another tensor.
+
+        Parameters
+        ----------
+        a, b : (N, d) tensors
+            Features.
+
+        Returns
+        -------
+        (N,) tensor
+            Squared distances.
+        """
         return self.transform(a - b).square().sum(-1)
 
     def is_orthonormal(self, tolerance: float = 1e-10) -> bool:
-        """Whether every entry of L^T L - I is within ``tolerance`` of 0."""
+        """Whether the columns of L are orthonormal.
+
+        Parameters
+        ----------
+        tolerance : float
+            Largest absolute entry of L^T L - I.
+        """
         gram = self.factor.T @ self.factor
         gram.diagonal().sub_(1)
         return float(gram.abs().max()) <= tolerance
 
     def to(self, device: torch.device | str) -> Metric:
-        """Return the same metric on another device."""
+        """The same metric on another device.
+
+        Parameters
+        ----------
+        device : torch.device or str
+            Target device.
+        """
         return Metric(self.factor.to(device))
 
     def save(self, path: Path | str) -> None:
-        """Write the factor to one safetensors file, atomically."""
+        """Write the metric to one safetensors file, atomically.
+
+        Parameters
+        ----------
+        path : Path or str
+            File to write.
+        """
         write_tensors(Path(path), {"factor": self.factor})
 
     @classmethod
     def load(cls, path: Path | str) -> Metric:
-        """Read what ``save`` wrote."""
+        """Read a metric that ``save`` wrote.
+
+        Parameters
+        ----------
+        path : Path or str
+            File to read.
+        """
         if not Path(path).is_file():
-            raise InputError(f"{path} does not exist, so that no metric can be read from it.")
+            raise InputError(f"{path} does not exist; give a file that save wrote.")
         tensors, _ = read_tensors(Path(path))
         if set(tensors) != {"factor"}:
             raise RunError(f"{path} holds {sorted(tensors)} instead of a metric's factor; give a file that save wrote.")
         return cls(tensors["factor"])
+
+
+def exact_points(features: Tensor, n_components: int) -> Tensor:
+    """Features (N, d) in float64, checked to have at least ``n_components`` columns."""
+    points = features.detach().to(torch.float64)
+    if points.ndim != 2 or not 1 <= n_components <= points.shape[1]:
+        raise InputError(
+            f"n_components is {n_components}; for features of shape {tuple(points.shape)} it must be from 1 to the "
+            "number of columns."
+        )
+    return points
 
 
 def _as_features(features: Any) -> Tensor:
@@ -139,11 +241,11 @@ def _as_features(features: Any) -> Tensor:
 
 
 def near_isometry(metric: Metric, features: Tensor, pairs: int, generator: torch.Generator) -> dict[float, float]:
-    """How far the metric is from keeping distances, up to scale, on random pairs of rows of ``features`` (N, d).
+    """How well the metric keeps distances, up to scale, on random pairs of rows of ``features`` (N, d).
 
-    Returns quantiles of (d / ||L||_F^2) ||L^T v||^2 / ||v||^2 over differences v; for orthonormal L the scale is
-    d / l. By the Johnson-Lindenstrauss lemma they gather around 1 for a random subspace of large dimension. For a
-    learned L nothing bounds them from below: low quantiles near 0 say that some differences have been projected away.
+    Returns quantiles of (d / ||L||_F^2) ||L^T v||^2 / ||v||^2 over differences v; for orthonormal L the scale is d / l.
+    By the Johnson-Lindenstrauss lemma they concentrate around 1 for a random subspace of large dimension. For a learned
+    L, low quantiles near 0 mean that some differences are projected away.
     """
     n = len(features)
     if n < 2 or pairs < 1:

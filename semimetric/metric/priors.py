@@ -1,7 +1,5 @@
-"""A metric from labelled pairs alone, for methods that refine one with unlabelled examples.
+"""A metric from labelled pairs alone, as a prior for semi-supervised methods.
 
-References
-----------
 Koestinger, Hirzer, Wohlhart, Roth, Bischof: Large scale metric learning from equivalence constraints. CVPR 2012.
 """
 
@@ -15,22 +13,18 @@ from semimetric.metric.closed_forms import RANK_TOLERANCE, project_psd
 
 
 def likelihood_ratio_prior(similar: Tensor, dissimilar: Tensor, shrinkage: float = 0.1) -> Tensor | None:
-    """KISSME: the metric of the log-likelihood ratio of a difference being of two classes to its being of one.
+    """KISSME: the metric of the log-likelihood ratio of a difference being dissimilar rather than similar.
 
-    With zero-mean Gaussians of the covariances S_s and S_d for the differences of similar and dissimilar pairs, the
-    ratio is v^T (S_s^-1 - S_d^-1) v / 2 up to a constant, and M is the nearest positive semi-definite matrix to that.
-    With n labelled examples of C classes S_s has rank n - C at most; it is usually singular, so both scatters (d, d)
-    are shrunk towards their isotropic part first, S <- (1 - rho) S + rho tr(S)/d I with rho = ``shrinkage``.
+    With zero-mean Gaussians of covariances S_s and S_d for similar and dissimilar differences, the ratio is v^T (S_s^-1
+    - S_d^-1) v / 2 up to a constant. M is the nearest positive semi-definite matrix. With n labelled examples of C
+    classes S_s has at most rank n - C and is usually singular. Both scatters (d, d) are therefore shrunk towards their
+    isotropic part, S <- (1 - rho) S + rho tr(S)/d I with rho = ``shrinkage``.
 
-    Returns
-    -------
-    M, (d, d) float64 with trace d, usually of lower rank; None if the labels favour no direction: there is no similar
-    or no dissimilar difference, or S_s - S_d has no negative eigenvalue.
+    M is (d, d) float64 with trace d, usually of lower rank. The result is None if there are no similar or no dissimilar
+    differences, or if S_s - S_d has no negative eigenvalue.
     """
     if not 0 < shrinkage <= 1:
-        raise InputError(
-            f"shrinkage is {shrinkage}; it must be above 0, so that scatters can be inverted, and at most 1."
-        )
+        raise InputError(f"shrinkage is {shrinkage}; it must be above 0, to invert the scatters, and at most 1.")
     if not (float(similar.trace()) > 0 and float(dissimilar.trace()) > 0):
         return None
     precise = _shrunk_inverse(similar, shrinkage)

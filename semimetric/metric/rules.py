@@ -1,9 +1,4 @@
-"""The rules of the Manopt toolbox that both conjugate gradient loops follow, and what a run gives back.
-
-References
-----------
-Boumal, Mishra, Absil, Sepulchre: Manopt, a Matlab toolbox for optimization on manifolds. JMLR 15, 2014.
-"""
+"""Constants of both conjugate-gradient loops, from the Manopt toolbox, and the result of a run."""
 
 from __future__ import annotations
 
@@ -12,41 +7,35 @@ from dataclasses import dataclass
 from torch import Tensor
 
 TRIALS = 10
-"""Costs a line search may measure."""
+"""Most cost evaluations of a line search."""
 
 CONTRACTION = 0.5
-"""What a step is multiplied with when it was too long."""
+"""Factor by which a step that is too long is reduced."""
 
 SUFFICIENT_DECREASE = 0.5
-"""Share of the decrease promised by the slope that a step must bring."""
+"""Share of the decrease predicted by the slope that a step must achieve."""
 
 GRADIENT_TOLERANCE = 1e-6
-"""A run ends where the gradient is shorter than this."""
+"""A run stops when the gradient norm is below this."""
 
 STEP_TOLERANCE = 1e-10
-"""A run ends after a step that is shorter than this."""
+"""A run stops after a step shorter than this."""
 
 CURVATURE_FLOOR = 1e-30
-"""A denominator of beta that is this small in size counts as zero."""
+"""A denominator of beta with a smaller absolute value counts as zero."""
 
 DESCENT_FLOOR = 1e-10
-"""A direction that descends by less than this share of what -g does counts as uphill: rounding decides its sign.
-
-With a single free parameter, to name one case, Hestenes-Stiefel directions are zero but for rounding."""
+"""A direction that descends by less than this share of the descent of -g counts as uphill, because rounding decides its
+sign. With a single free parameter, for example, Hestenes-Stiefel directions are zero up to rounding."""
 
 
 @dataclass(frozen=True)
 class CGResult:
-    """Where the solver ended, as tensors on the device of the problem (reading a number waits for the device).
+    """Result of the solver, as tensors on the device of the problem (reading a value synchronises a GPU).
 
-    Attributes
-    ----------
-    point : (d, l) float64
-        The new metric factor.
-    cost, gradient_norm, iterations : ()
-        Objective and norm of the Riemannian gradient at ``point``; iterations made before a stopping rule held.
-    costs : (K + 1,)
-        Objective at the start and after each iteration; the last value repeats where a GPU had to run on.
+    ``point`` (d, l) float64 is the new metric factor. ``cost``, ``gradient_norm`` and ``iterations`` () are the
+    objective and the norm of the Riemannian gradient there, and the number of iterations. ``costs`` (K + 1,) are the
+    objective at the start and after each iteration; on a GPU the last value repeats after a stopping rule holds.
     """
 
     point: Tensor

@@ -1,15 +1,13 @@
-"""Scatter matrices of differences between examples, and the mean squared distances that are their traces.
+"""Scatter matrices of differences between examples, and mean squared distances, which are their traces.
 
-For a metric M the mean squared distance over a set of pairs is tr(M S), S the mean of v v^T over their differences v.
-Everything a linear metric learns from labelled pairs, or from the edges of a graph, is therefore in a few such S.
-
-Differences need not be listed to be summed. With class means m, class sizes c and n examples
+The mean squared distance over a set of pairs under a metric M is tr(M S), where S is the mean of v v^T over their
+differences v. With class means m, class sizes c and n examples, the sums need no list of pairs:
 
     sum over pairs of one class    v v^T = sum_i c_i (z_i - m_i)(z_i - m_i)^T,
     sum over pairs of two classes  v v^T = sum_i (n - c_i) (z_i - m_i)(z_i - m_i)^T + n sum_i (m_i - m)(m_i - m)^T,
 
-where m_i and c_i belong to the class of example i and m is the mean of all. These are sums of squares: unlike the
-difference of two totals they lose no digits when classes are tight, and they are positive semi-definite as computed.
+where m_i and c_i belong to the class of example i and m is the mean of all. Unlike a difference of two totals, these
+sums of squares lose no digits for tight classes, and they are positive semi-definite as computed.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from semimetric.core.errors import InputError
 from semimetric.graph.edges import group_by_node
 
 ROUNDING = 16
-"""Differences of this many units in the last place of the features are taken for none."""
+"""Differences of at most this many units in the last place of the features count as zero."""
 
 PAIR_BLOCK = 4096
 """Differences that ``weighted_scatter`` holds at a time."""
@@ -32,7 +30,7 @@ PAIR_BLOCK = 4096
 
 @dataclass(frozen=True)
 class PairScatters:
-    """Means of v v^T, (d, d), over the unordered pairs of one class and of two, and how many pairs these were."""
+    """Means of v v^T, (d, d), over the unordered pairs of one class and of two classes, and the numbers of pairs."""
 
     similar: Tensor
     dissimilar: Tensor
@@ -43,8 +41,8 @@ class PairScatters:
 def pair_scatters(features: Tensor, classes: Tensor) -> PairScatters:
     """Scatter of the labelled pairs of ``features`` (n, d) with ``classes`` (n,), integers from 0 up.
 
-    In the features' own type, differentiable, in O(n d^2). Without a pair a scatter is 0, and so it is where all its
-    pairs coincide: what rounding leaves then is no scatter.
+    Differentiable, in the features' type, in O(n d^2). A scatter is exactly 0 without pairs that differ beyond
+    rounding.
     """
     classes = check_labelled(features, classes)
     n = len(features)
@@ -69,10 +67,10 @@ def pair_scatters(features: Tensor, classes: Tensor) -> PairScatters:
 
 
 def pair_means(embeddings: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean squared distances over the pairs of one class and over those of two, each 0-d and 0 without a pair.
+    """Mean squared distances over the pairs of one class and over those of two classes, each 0-d and 0 without a pair.
 
-    They are the traces of ``pair_scatters`` of ``embeddings`` (n, l), made for a mini-batch: differentiable, and of
-    shapes that depend on n alone, so that a step with them can be recorded. An n x n mask finds the class means.
+    They are the traces of ``pair_scatters`` of ``embeddings`` (n, l), in a form for mini-batches: differentiable, and
+    with shapes that depend only on n, so that a step can be captured as a CUDA graph.
     """
     n = len(embeddings)
     same = (classes[:, None] == classes[None, :]).to(embeddings.dtype)
@@ -88,8 +86,8 @@ def pair_means(embeddings: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
 def weighted_scatter(features: Tensor, pairs: Tensor, weights: Tensor, scales: Tensor | None = None) -> Tensor:
     """Sum of w v v^T over ``pairs`` (P, 2) of rows of ``features`` (n, d), with v = s_0 z_i - s_1 z_j: (d, d).
 
-    ``weights`` (P,) may have either sign; ``scales`` (P, 2) are ones if not given. In the features' own type, and a
-    block of differences at a time, so that no (P, d) matrix is ever held unless gradients are asked for.
+    ``weights`` (P,) may have either sign. ``scales`` (P, 2) are ones if None. Differences are held in blocks, so no (P,
+    d) matrix is made unless gradients are needed.
     """
     _check_pairs(pairs, weights, scales)
     total = features.new_zeros(features.shape[1], features.shape[1])
@@ -103,8 +101,7 @@ def weighted_scatter(features: Tensor, pairs: Tensor, weights: Tensor, scales: T
 def weighted_energy(embeddings: Tensor, pairs: Tensor, weights: Tensor, scales: Tensor | None = None) -> Tensor:
     """Sum of w ||s_0 e_i - s_1 e_j||^2 over ``pairs`` (P, 2): the trace of ``weighted_scatter``, 0-d.
 
-    Made for the few pairs of a mini-batch: all P differences are held, gradients flow to ``embeddings`` (n, l) and,
-    where asked for, to the weights.
+    For mini-batches: holds all P differences. Gradients flow to ``embeddings`` (n, l) and to the weights.
     """
     _check_pairs(pairs, weights, scales)
     lengths = _differences(embeddings, pairs, scales).square().sum(1)
@@ -112,7 +109,7 @@ def weighted_energy(embeddings: Tensor, pairs: Tensor, weights: Tensor, scales: 
 
 
 def check_labelled(features: Tensor, classes: Tensor) -> Tensor:
-    """Refuse features that are no finite matrix and classes that are not one number from 0 up for each row."""
+    """Check that features are a finite matrix and that classes hold one number from 0 up for each row."""
     if features.ndim != 2 or 0 in features.shape or not features.is_floating_point():
         raise InputError(
             f"features have the shape {tuple(features.shape)} and the type {features.dtype}; "
@@ -151,5 +148,5 @@ def _gram(rows: Tensor, weights: Tensor) -> Tensor:
 
 
 def _mean(total: Tensor, count: Tensor) -> Tensor:
-    """``total`` / ``count``, and exactly 0 (with gradient 0) where there was nothing to count."""
+    """``total`` / ``count``; exactly 0, with gradient 0, if ``count`` is 0."""
     return torch.where(count > 0, total / count.clamp(min=1), torch.zeros_like(total))

@@ -1,26 +1,27 @@
-r"""Metric and synthetic examples from random triplets, whatever their labels: the entropy of five hypotheses.
+"""Joint learning of a metric and synthetic hard examples from random unlabelled triplets.
 
-Of a triplet of unlabelled examples (a, p, n) one of five cases holds: the anchor, the positive or the negative is the
-odd one out, all three are alike, or all are different. In each case S (2d, d) makes synthetic examples S^T [x; x'] of
-concatenated examples that are hard for the metric L (d, l), and both are found by minimising
+One of five cases holds for a triplet (a, p, n): the anchor, the positive or the negative is the odd one out, all three
+are alike, or all are different. S (2d, d) maps concatenated examples to synthetic ones, S^T [x; x'], that are hard for
+the metric L (d, l). Both are found by minimising the entropy of the cases:
 
-    J(S, L) = -mean_i sum_c p_c log p_c + lambda ||L^T L - I||_F^2,    p_c = sigma(-ell_c)
+    J(S, L) = -mean_i sum_c p_c log p_c + lambda ||L^T L - I||_F^2,    p_c = sigma(-ell_c).
 
-where ell_c is the loss of case c under L plus, in the opposite sense, that under S alone. With D(u) = ||S^T u||^2 and
-D_L(u) = ||L^T S^T u||^2, the side u between the two that are alike, the median v from the odd one to their middle, and
-t = tan^2 alpha,
+ell_c is the loss of case c under L plus, with opposite sign, that under S alone. Let D(u) = ||S^T u||^2 and
+D_L(u) = ||L^T S^T u||^2. With the side u between the two that are alike, the median v from the odd one to their
+midpoint, and t = tan^2 alpha,
 
     one is odd:      ell = softplus(D_L(u) - 4t D_L(v)) + softplus(4t D(v) - D(u))
     all alike:       ell = D_L(u) - D(u),    u = [a; p] - [a; n]
     all different:   ell = D(u) - D_L(u),    the same u
 
-Two facts make this small. All these differences are between concatenations with the same upper half, so that only the
-lower half of S has any effect: S is (d, d) here. And in a triangle with the squared distances q_k of its corners from
-its centroid, and their sum q, the side opposite to corner k has the square 2q - 3 q_k and the median from it 9/4 q_k:
-J depends on three numbers for each triplet under S, and on three under S L.
+Two facts reduce the problem. All differences are between concatenations with the same upper half, so only the lower
+half of S matters: S is (d, d) here. In a triangle with squared distances q_k of its corners from the centroid and their
+sum q, the squared side opposite corner k is 2q - 3 q_k and the squared median from it is 9/4 q_k. So J depends on three
+numbers per triplet under S and three under S L.
 
-U. K. Dutta, M. Harandi, C. C. Sekhar, "Unsupervised metric learning with synthetic examples", AAAI 2020. The mean in
-place of the sum, and the constant norm of S, without which it would grow for ever, are ours.
+Unlike in the paper, J is a mean instead of a sum, and S has constant norm, without which it would grow without bound.
+
+Dutta, Harandi, Sekhar: Unsupervised metric learning with synthetic examples. AAAI 2020.
 """
 
 from __future__ import annotations
@@ -34,33 +35,26 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from semimetric.core.errors import InputError
-from semimetric.metric.rules import (
-    CONTRACTION,
-    CURVATURE_FLOOR,
-    DESCENT_FLOOR,
-    GRADIENT_TOLERANCE,
-    STEP_TOLERANCE,
-    SUFFICIENT_DECREASE,
-    TRIALS,
-)
+from semimetric.metric import rules
+from semimetric.metric.geometry import identity_like
 
 
 def centred_corners(points: Tensor, triplets: Tensor) -> Tensor:
-    """The three rows of ``points`` (N, d) that each of ``triplets`` (T, 3) names, minus their mean: (T, 3, d)."""
+    """The three rows of ``points`` (N, d) of each of ``triplets`` (T, 3), minus their mean: (T, 3, d)."""
     corners = points[triplets]
     return corners - corners.mean(1, keepdim=True)
 
 
 def squared_lengths(rows: Tensor) -> Tensor:
-    """(..., d) to (...)."""
+    """Squared norms of rows: (..., d) to (...)."""
     return rows.square().sum(-1)
 
 
 def case_scores(synthetic: Tensor, embedded: Tensor, alpha: float) -> Tensor:
     """Losses ell of the five cases (T, 5): anchor, positive or negative odd, all alike, all different.
 
-    ``synthetic`` and ``embedded`` (T, 3) are the squared distances from the centroid of anchor, positive and negative
-    under S and under S L; ``alpha`` is in degrees.
+    ``synthetic`` and ``embedded`` (T, 3) are the squared distances of anchor, positive and negative from their centroid
+    under S and under S L. ``alpha`` is in degrees.
     """
     odd = softplus(_margins(embedded, alpha)) + softplus(-_margins(synthetic, alpha))
     alike = _first_side(embedded) - _first_side(synthetic)
@@ -68,7 +62,7 @@ def case_scores(synthetic: Tensor, embedded: Tensor, alpha: float) -> Tensor:
 
 
 def case_entropies(scores: Tensor) -> Tensor:
-    """-p log p for p = sigma(-ell), finite for every ell; at most 1/e, where p is 1/e, and 0 at either end."""
+    """-p log p for p = sigma(-ell), finite for every ell."""
     return torch.sigmoid(-scores) * softplus(scores)
 
 
@@ -82,17 +76,17 @@ def _tangent_square(alpha: float) -> float:
 
 
 def _margins(squares: Tensor, alpha: float) -> Tensor:
-    """||u||^2 - 4t ||v||^2 for the side u opposite to each corner and the median v from it: (T, 3) to (T, 3)."""
+    """||u||^2 - 4t ||v||^2 for the side u opposite each corner and the median v from it: (T, 3) to (T, 3)."""
     return 2.0 * squares.sum(-1, keepdim=True) - (3.0 + 9.0 * _tangent_square(alpha)) * squares
 
 
 def _first_side(squares: Tensor) -> Tensor:
-    """The square of the side opposite to the anchor, (T, 3) to (T,)."""
+    """The squared side opposite the anchor, (T, 3) to (T,)."""
     return 2.0 * squares.sum(-1) - 3.0 * squares[..., 0]
 
 
 def _square_slopes(margin_slopes: Tensor, side_slopes: Tensor, alpha: float) -> Tensor:
-    """Slopes in the squares (T, 3), from slopes in their margins (T, 3) and in their first sides (T,)."""
+    """Derivatives in the squares (T, 3), from derivatives in their margins (T, 3) and first sides (T,)."""
     total = margin_slopes.sum(-1, keepdim=True) + side_slopes[..., None]
     slopes = 2.0 * total - (3.0 + 9.0 * _tangent_square(alpha)) * margin_slopes
     slopes[..., 0] -= 3.0 * side_slopes
@@ -100,18 +94,18 @@ def _square_slopes(margin_slopes: Tensor, side_slopes: Tensor, alpha: float) -> 
 
 
 def synthesis_start(factor: Tensor) -> Tensor:
-    """S to begin with, (d, d), for L (d, l) with orthonormal columns: L L^T, scaled to the norm that S keeps.
+    """Initial S (d, d) for L (d, l) with orthonormal columns: L L^T, scaled to the norm that S keeps.
 
-    Synthetic examples are then embedded ones, and D_L = D, so that all alike and all different are equally likely. The
-    start matters: J is the same for S O and O^T L as for S and L, with any rotation O, and so does not know which
-    directions of the examples L should keep. From here S and L stay within the span of the first L, up to rounding.
+    Synthetic examples are then embedded ones and D_L = D, so all alike and all different are equally likely. The start
+    matters, because J is the same for S O and O^T L with any rotation O and does not determine which directions L
+    keeps. From here S and L stay within the span of the first L, up to rounding.
     """
     exact = factor.detach().to(torch.float64)
     return _with_norm(exact @ exact.T)
 
 
 def _with_norm(synthesis: Tensor) -> Tensor:
-    """S of the Frobenius norm sqrt(d), that of the identity."""
+    """S scaled to the Frobenius norm sqrt(d), that of the identity."""
     scaled: Tensor = synthesis * (math.sqrt(len(synthesis)) / torch.linalg.matrix_norm(synthesis))
     return scaled
 
@@ -127,8 +121,8 @@ class Evaluation(NamedTuple):
 class SyntheticProblem:
     """J over points [S | L], (d, d + l), for centred corners (T, 3, d), in float64 on the device of the corners.
 
-    The points that count have ||S||_F = sqrt(d); ``gradient`` and ``project`` give directions along which that holds
-    to first order, and ``walk`` restores it.
+    Valid points have ||S||_F = sqrt(d). ``gradient`` and ``project`` keep that norm to first order, ``walk`` restores
+    it.
     """
 
     def __init__(self, corners: Tensor, alpha: float, penalty: float) -> None:
@@ -149,7 +143,7 @@ class SyntheticProblem:
         return point[:, :d], point[:, d:]
 
     def evaluate(self, point: Tensor) -> Evaluation:
-        """J, without regard to the norm of S."""
+        """J; the norm of S is not checked."""
         synthesis, factor = self.parts(point)
         synthetic = self.corners @ synthesis
         embedded = synthetic @ factor
@@ -158,17 +152,17 @@ class SyntheticProblem:
         return Evaluation(float(cost), synthetic, embedded)
 
     def gradient(self, point: Tensor, at: Evaluation) -> Tensor:
-        """Gradient of J at ``point``, where ``at`` was evaluated, without what would change the norm of S."""
+        """Gradient of J at ``point``, evaluated ``at`` there, without the component that changes the norm of S."""
         _, factor = self.parts(point)
         synthetic_slopes, embedded_slopes = self._corner_slopes(at)
         by_embedded = embedded_slopes * at.embedded
         by_synthetic = synthetic_slopes * at.synthetic + by_embedded @ factor.T
-        gram_defect = factor.T @ factor - _identity_like(factor)
+        gram_defect = factor.T @ factor - identity_like(factor)
         by_factor = _contract(at.synthetic, by_embedded) + 4.0 * self.penalty * factor @ gram_defect
         return self.project(point, torch.cat([_contract(self.corners, by_synthetic), by_factor], dim=1))
 
     def _corner_slopes(self, at: Evaluation) -> tuple[Tensor, Tensor]:
-        """What to multiply the corners under S and under S L with, (T, 3, 1) each, for the derivatives in them."""
+        """Factors (T, 3, 1) that turn the corners under S and under S L into the derivatives in them."""
         synthetic, embedded = squared_lengths(at.synthetic), squared_lengths(at.embedded)
         slopes = case_slopes(case_scores(synthetic, embedded, self.alpha)) / len(synthetic)
         odd, alike = slopes[:, :3], slopes[:, 3] - slopes[:, 4]
@@ -180,26 +174,22 @@ class SyntheticProblem:
         )
 
     def project(self, point: Tensor, vector: Tensor) -> Tensor:
-        """The part of ``vector`` along which the norm of S stays as it is, to first order."""
+        """The part of ``vector`` along which the norm of S is constant to first order."""
         synthesis, _ = self.parts(point)
         along, by_factor = self.parts(vector)
         radial = dot(synthesis, along) / dot(synthesis, synthesis)
         return torch.cat([along - radial * synthesis, by_factor], dim=1)
 
     def walk(self, point: Tensor, direction: Tensor, step: float) -> Tensor:
-        """Where a step leads, with the norm of S restored."""
+        """The point after a step, with the norm of S restored."""
         synthesis, factor = self.parts(torch.add(point, direction, alpha=step))
         return torch.cat([_with_norm(synthesis), factor], dim=1)
 
 
 def orthogonality_defect(factor: Tensor) -> Tensor:
     """||L^T L - I||_F."""
-    defect: Tensor = torch.linalg.matrix_norm(factor.T @ factor - _identity_like(factor))
+    defect: Tensor = torch.linalg.matrix_norm(factor.T @ factor - identity_like(factor))
     return defect
-
-
-def _identity_like(factor: Tensor) -> Tensor:
-    return torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device)
 
 
 def _contract(left: Tensor, right: Tensor) -> Tensor:
@@ -222,7 +212,7 @@ class SyntheticResult:
 
 
 class Step(NamedTuple):
-    """A step that lowers J: where it leads, what is there, how long it is, and the one to try first next time."""
+    """A step that lowers J: the new point, its evaluation, the step size, and the first size to try next."""
 
     point: Tensor
     at: Evaluation
@@ -234,10 +224,10 @@ class Step(NamedTuple):
 def minimize_synthetic(
     problem: SyntheticProblem, synthesis: Tensor, factor: Tensor, max_iterations: int = 10
 ) -> SyntheticResult:
-    """Lower J by conjugate gradients over S, of constant norm, and L together, from a start that is never left upwards.
+    """Minimise J over S, of constant norm, and L by conjugate gradients; the cost never exceeds that of the start.
 
-    The rules are those of the other solvers of this package (``semimetric.metric.rules``): modified Hestenes-Stiefel,
-    adaptive step halving; after a search that finds nothing lower the run starts afresh along -g, after two it ends.
+    The rules are those of ``semimetric.metric.rules``: modified Hestenes-Stiefel with adaptive step halving. The run
+    restarts along -g after a failed line search and ends after two in a row.
     """
     start = torch.cat([_with_norm(synthesis.to(torch.float64)), factor.to(torch.float64)], dim=1)
     point, at = start, problem.evaluate(start)
@@ -247,7 +237,7 @@ def minimize_synthetic(
 
     while len(costs) <= max_iterations and failures < 2 and not still:
         length = math.sqrt(dot(gradient, gradient))
-        if not length >= GRADIENT_TOLERANCE:
+        if not length >= rules.GRADIENT_TOLERANCE:
             break
         if direction is None:
             direction, trial = -gradient, 1.0 / length
@@ -258,7 +248,7 @@ def minimize_synthetic(
             direction, failures = None, failures + 1
         else:
             point, at, size, trial = found
-            failures, still = 0, size**2 * dot(direction, direction) < STEP_TOLERANCE**2
+            failures, still = 0, size**2 * dot(direction, direction) < rules.STEP_TOLERANCE**2
             old_gradient, gradient = gradient, problem.gradient(point, at)
         costs.append(at.cost)
 
@@ -269,24 +259,24 @@ def _conjugate(old_gradient: Tensor, gradient: Tensor, carried: Tensor) -> Tenso
     """-g' + beta e' with beta = max(0, <g', y> / <y, e'>), y = g' - g; -g' alone where that would not descend."""
     change = gradient - old_gradient
     curvature, square = dot(change, carried), dot(gradient, gradient)
-    if abs(curvature) <= CURVATURE_FLOOR:
+    if abs(curvature) <= rules.CURVATURE_FLOOR:
         return -gradient
     beta = max(0.0, dot(gradient, change) / curvature)
-    descends = beta * dot(gradient, carried) - square < -DESCENT_FLOOR * square
+    descends = beta * dot(gradient, carried) - square < -rules.DESCENT_FLOOR * square
     return beta * carried - gradient if descends else -gradient
 
 
 def _search(
     problem: SyntheticProblem, point: Tensor, at: Evaluation, direction: Tensor, slope: float, trial: float
 ) -> Step | None:
-    """Halve the step until J falls by half of what the slope promises; None if nothing lowers it."""
+    """Halve the step until the decrease is sufficient; None if no step lowers J."""
     step = trial
-    for evaluations in range(1, TRIALS + 1):
+    for evaluations in range(1, rules.TRIALS + 1):
         reached = problem.walk(point, direction, step)
         there = problem.evaluate(reached)
-        if there.cost <= at.cost + SUFFICIENT_DECREASE * step * slope or evaluations == TRIALS:
+        if there.cost <= at.cost + rules.SUFFICIENT_DECREASE * step * slope or evaluations == rules.TRIALS:
             break
-        step *= CONTRACTION
+        step *= rules.CONTRACTION
     if not there.cost <= at.cost:
         return None
     return Step(reached, there, step, step if evaluations == 2 else 2.0 * step)

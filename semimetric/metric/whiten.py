@@ -1,4 +1,4 @@
-"""Mahalanobis metrics of covariances: of the data as a whole, or of how examples of one class differ."""
+"""Whitening metrics: by the covariance of all data, or by the within-class covariance."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from torch import Tensor
 
 from semimetric.core.checks import check_positive
 from semimetric.core.errors import InputError
-from semimetric.metric.mahalanobis import Metric
+from semimetric.metric.mahalanobis import Metric, exact_points
 from semimetric.metric.scatters import ROUNDING
 
 FLOOR = 1e-6
-"""Directions with less than this share of the largest variance are not stretched any further."""
+"""Variances below this share of the largest are raised to it."""
 
 
 def whitening(features: Tensor, n_components: int, floor: float = FLOOR) -> Metric:
-    """L = V diag(e)^(-1/2), (d, n_components), of the largest eigenvalues e of the covariance of ``features`` (N, d).
+    """PCA whitening: L = V diag(e)^(-1/2), (d, n_components), of the largest eigenvalues e of the covariance.
 
-    Features without their mean, transformed by it, have the identity for their covariance (divided by N). An eigenvalue
-    below ``floor`` times the largest counts as that much, and so does one that is rounding only: a direction in which
-    nothing varies stays without variance instead of showing noise, and constant features become 0.
+    Centred ``features`` (N, d) transformed by L have identity covariance (divided by N). Eigenvalues below ``floor``
+    times the largest, or below the rounding error, are raised to that bound. Directions without variance therefore do
+    not amplify noise, and constant features become 0.
     """
-    points = _points(features, n_components)
+    points = exact_points(features, n_components)
     rounding = _rounding(features, points)
     points = points - points.mean(0)
     values, vectors = torch.linalg.eigh(points.T @ points / len(points))
@@ -33,19 +33,15 @@ def whitening(features: Tensor, n_components: int, floor: float = FLOOR) -> Metr
 def within_class_whitening(
     features: Tensor, targets: Tensor, weights: Tensor, n_components: int, shrinkage: float = 1.0
 ) -> Metric:
-    """Distance in units of how much examples of one class differ, in the directions in which all differ most then.
+    """Whitening by the within-class covariance, followed by the principal components of the whitened features.
 
-    With W the weighted covariance of ``features`` (N, d) about the means of their ``targets`` (N,), shrunk towards a
-    sphere, A = W + shrinkage (tr W / d) I, it is L = A^(-1/2) V, (d, n_components), V the principal components of
-    A^(-1/2) x. L is scaled so that the mean squared distance of all points from their mean stays what it was. Where
-    nothing varies within a class there is no such unit, and L is that of the principal components.
-
-    References
-    ----------
-    Bar-Hillel, Hertz, Shental and Weinshall, Learning a Mahalanobis metric from equivalence constraints, JMLR 2005
-    (relevant component analysis, of which this is the shrunk and weighted form).
+    W is the weighted covariance of ``features`` (N, d) about the means of their ``targets`` (N,). It is shrunk towards
+    isotropic, A = W + shrinkage (tr W / d) I. Then L = A^(-1/2) V, (d, n_components), with V the principal components
+    of A^(-1/2) x. L is scaled to keep the mean squared distance of all points from their mean. If nothing varies within
+    a class, L is that of the principal components. This is relevant component analysis (Bar-Hillel, Hertz, Shental and
+    Weinshall, "Learning a Mahalanobis metric from equivalence constraints", JMLR 2005), shrunk and weighted.
     """
-    points = _points(features, n_components)
+    points = exact_points(features, n_components)
     check_positive(shrinkage, "shrinkage")
     if targets.shape != weights.shape or len(targets) != len(points):
         raise InputError(
@@ -68,7 +64,7 @@ def within_class_whitening(
 
 
 def within_class_share(points: Tensor, targets: Tensor, weights: Tensor) -> float:
-    """Mean squared distance of ``points`` (N, d) from the means of their targets, over that from the mean of all."""
+    """Mean squared distance of ``points`` (N, d) from their class means, divided by that from the overall mean."""
     exact, amounts = points.detach().to(torch.float64), weights.detach().to(torch.float64)
     everywhere = _within_covariance(exact, torch.zeros_like(targets), amounts).trace()
     within = _within_covariance(exact, targets, amounts).trace()
@@ -76,7 +72,7 @@ def within_class_share(points: Tensor, targets: Tensor, weights: Tensor) -> floa
 
 
 def _within_covariance(points: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean (d, d) of the outer products of rows with themselves, each about the mean of its target."""
+    """Weighted covariance (d, d) of rows about the means of their targets."""
     classes, numbers = torch.unique(targets, return_inverse=True)
     sums = points.new_zeros(len(classes), points.shape[1]).index_add(0, numbers, points * weights[:, None])
     totals = weights.new_zeros(len(classes)).index_add(0, numbers, weights)
@@ -86,15 +82,5 @@ def _within_covariance(points: Tensor, targets: Tensor, weights: Tensor) -> Tens
 
 
 def _rounding(features: Tensor, points: Tensor) -> Tensor:
-    """The mean square that features of this type and size can have from rounding alone."""
+    """Mean square that rounding alone can cause in features of this type and size."""
     return points.square().mean() * (ROUNDING * torch.finfo(features.dtype).eps) ** 2
-
-
-def _points(features: Tensor, n_components: int) -> Tensor:
-    points = features.detach().to(torch.float64)
-    if points.ndim != 2 or not 1 <= n_components <= points.shape[1]:
-        raise InputError(
-            f"n_components is {n_components}; for features of shape {tuple(points.shape)} it must be from 1 to the "
-            "number of columns."
-        )
-    return points

@@ -1,10 +1,6 @@
 """Pairs and triplets of the labelled examples of a batch, as masks and indices of fixed shape.
 
 Nothing here reads values from the device, so a training step with these functions can be captured as a CUDA graph.
-
-References
-----------
-Schroff, Kalenichenko, Philbin: FaceNet: a unified embedding for face recognition and clustering. CVPR 2015.
 """
 
 from __future__ import annotations
@@ -30,24 +26,15 @@ def labelled_masks(targets: Tensor) -> tuple[Tensor, Tensor]:
 def semi_hard_negatives(distances: Tensor, targets: Tensor, draws: Tensor, margin: float) -> Tensor:
     """A negative (n, n) int64 for every anchor (row) and positive (column): semi-hard if there is one, else any.
 
-    Semi-hard negatives are farther from the anchor than the positive, by less than the margin:
+    Semi-hard negatives are farther from the anchor than the positive, by less than the margin (Schroff, Kalenichenko,
+    Philbin: FaceNet: a unified embedding for face recognition and clustering. CVPR 2015):
 
         d2(a, p) < d2(a, n) < d2(a, p) + margin.
 
-    The draw u of a pair selects a candidate by its rank in distance: the nearest for u = 0, the farthest for u near 1.
+    ``distances`` (n, n) are squared, and constants to the gradient. ``targets`` (n,) are classes, -1 = unlabelled.
+    ``draws`` (n, n), uniform in [0, 1), select the candidates by rank in distance: 0 the nearest, near 1 the farthest.
     The negatives of an anchor are sorted once, so the candidates of a pair are a contiguous run and no array of size
     n^3 is made. Entries that are no pair of one class, or whose anchor has no negative, are undefined.
-
-    Parameters
-    ----------
-    distances : (n, n)
-        Squared distances. The choice is a constant to the gradient.
-    targets : (n,) int64
-        Classes, -1 for an unlabelled example.
-    draws : (n, n)
-        Uniform numbers in [0, 1).
-    margin : float
-        Above 0.
     """
     known = distances.detach().contiguous()
     _, negative = labelled_masks(targets)

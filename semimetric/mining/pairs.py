@@ -30,9 +30,9 @@ def labelled_pairs(classes: Tensor, most_similar: int, most_dissimilar: int) -> 
 def _evenly_spread(first_partners: Tensor, partner_counts: Tensor, limit: int) -> Tensor:
     """One pair from each of ``limit`` equal parts of an implicit list of pairs, in O(n + limit) memory.
 
-    In that list item i has ``partner_counts[i]`` consecutive partners from ``first_partners[i]`` on. The position
-    within a part follows multiples of the golden ratio. With a constant stride, classes of equal size would yield the
-    same items repeatedly.
+    In that list item i has ``partner_counts[i]`` consecutive partners from ``first_partners[i]`` on. Positions within
+    the parts follow multiples of the golden ratio. A constant stride would repeat the same items if classes have equal
+    size.
     """
     ends = partner_counts.cumsum(0)
     total = int(ends[-1]) if len(ends) else 0

@@ -1,1 +1,1 @@
-"""Tables for people."""
+"""Terminal output: tables and progress bars."""

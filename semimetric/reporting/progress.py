@@ -1,23 +1,22 @@
-"""Training progress in a terminal: a bar with rate and time left, and the warnings."""
+"""Training progress in a terminal: a bar with rate and remaining time, and warnings."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import rich.progress
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from semimetric.training.progress import Progress
+from semimetric.training import progress
 
 
-class RichProgress(Progress):
-    """A bar on ``console``; where that is not a terminal only warnings are printed."""
+class RichProgress(progress.Progress):
+    """A progress bar on ``console``; if that is not a terminal, only warnings are printed."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bar = rich.progress.Progress(
+        self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -35,7 +34,7 @@ class RichProgress(Progress):
         self._best = 0.0
 
     def stage(self, what: str, done: int = 0, total: int | None = None) -> None:
-        """Name what is under way; outside of training the bar is its own, and counts what its name says."""
+        """Show the name of the current step; outside of training the bar counts ``done`` of ``total``."""
         if self._epochs:
             self._bar.update(self._task, description=what)
         else:
@@ -56,7 +55,7 @@ class RichProgress(Progress):
         self._bar.update(self._task, description="training", completed=epoch - 1 + done / total, rate=rate)
 
     def epoch(self, record: dict[str, Any]) -> None:
-        """Advance to the end of an epoch and show its selection score beside the best."""
+        """Advance to the end of an epoch and show its selection score and the best one."""
         shown = record.get("selection_recall@1")
         note = ""
         if shown is not None:
@@ -69,6 +68,6 @@ class RichProgress(Progress):
         self._bar.console.print(f"[yellow]warning:[/yellow] {escape(message)}", highlight=False)
 
     def end(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._epochs = 0
         self._bar.stop()

@@ -1,4 +1,4 @@
-"""Scores as tables for a terminal, in per cent."""
+"""Tables of scores for a terminal, in percent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COLUMNS = {"nmi": "NMI", "recall@1": "R@1", "recall@2": "R@2", "recall@4": "R@4"
 
 
 def score_table(rows: Mapping[str, Mapping[str, float]], title: str | None = None) -> Table:
-    """A row per name, the scores (fractions) as percentages with one decimal."""
+    """One row per name; scores (fractions) are shown as percentages with one decimal."""
     table = Table(title=title, title_justify="left")
     table.add_column("")
     for heading in COLUMNS.values():

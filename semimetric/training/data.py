@@ -93,8 +93,7 @@ def check_trainable(method: Method[Any], lr: float) -> None:
 def data_for(method: Method[Any], data: TrainingData) -> TrainingData:
     """The data that the method may see; data that it cannot use raises an error before training.
 
-    A method that needs no labels gets none, and one that needs no unlabelled examples gets none. Validation data is
-    kept.
+    A method that needs no labels gets none, and one that needs no unlabelled examples gets none. Validation data stays.
     """
     method.check_labels(data.labels)
     if not method.needs.labels:

@@ -1,8 +1,7 @@
 """Labels held out in the first half of training, to estimate the accuracy of pseudo-labels.
 
 A network memorises its training labels, so only labels that neither graph nor network has seen give a fair estimate.
-Labels are few, so after the estimate, half-way through, training uses them too. The estimate is slightly pessimistic,
-because it is of that moment and from fewer labels.
+Labels are few, so after the estimate, half-way through, training uses them too. The estimate is slightly pessimistic.
 """
 
 from __future__ import annotations

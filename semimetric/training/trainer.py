@@ -116,16 +116,9 @@ class Trainer:
         self.trust: dict[str, Any] | None = None
 
     def _build_step(self) -> TrainingStep:
-        return TrainingStep(
-            self.encoder,
-            self.method,
-            self.optimizer,
-            self.data.inputs,
-            self.settings.metric_every == "batch",
-            self.settings.lr > 0,
-            self.average,
-            self.settings.precision,
-        )
+        parts = (self.encoder, self.method, self.optimizer, self.data.inputs)
+        update_metric, train_encoder = self.settings.metric_every == "batch", self.settings.lr > 0
+        return TrainingStep(*parts, update_metric, train_encoder, self.average, self.settings.precision)
 
     def _hold_back(self) -> HeldBack | None:
         """The held-out labels, if requested and possible."""
@@ -144,7 +137,13 @@ class Trainer:
         return rows if self.held_back is None else rows[~torch.isin(rows, self.held_back.rows)]
 
     def fit(self) -> TrainingResult:
-        """Train to the last epoch, or until interrupted, and load the best model into the encoder."""
+        """Train to the last epoch, or until interrupted, and load the best model into the encoder.
+
+        Returns
+        -------
+        TrainingResult
+            The best encoder and metric, and how training went.
+        """
         interrupted = False
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(self.seed)

@@ -42,7 +42,7 @@ def test_retraction_starts_at_the_point_and_batches(geometry, size):
     zero = torch.zeros((), dtype=torch.float64)
     torch.testing.assert_close(retract(geometry, point, direction, zero), point, rtol=0, atol=1e-15)
     steps = torch.tensor([0.0, 0.3, 2.0], dtype=torch.float64)
-    batch = geometry.brake(point, direction)(steps)
+    batch = geometry.correction(point, direction)(steps)
     for step, correction in zip(steps, batch, strict=True):
         expected = retract(geometry, point, direction, step)
         torch.testing.assert_close((point + step * direction) @ correction, expected, rtol=0, atol=1e-12)
@@ -72,17 +72,17 @@ def test_linear_functions_retract_with_the_point(size):
     point, direction, generator = make(*size, Stiefel())
     rows = torch.randn(7, point.shape[0], generator=generator, dtype=torch.float64)
     step = torch.tensor(0.7, dtype=torch.float64)
-    seen = (rows @ point + step * (rows @ direction)) @ Stiefel().brake(point, direction)(step)
+    seen = (rows @ point + step * (rows @ direction)) @ Stiefel().correction(point, direction)(step)
     expected = rows @ retract(Stiefel(), point, direction, step)
     torch.testing.assert_close(seen, expected, rtol=0, atol=1e-11)
 
 
 def test_entering_stiefel_repairs_drift_and_keeps_what_is_right():
     point, vector, _ = make(1, 20, 8)
-    assert torch.equal(Stiefel().enter(point), point)
-    assert Stiefel().enter(point).data_ptr() != point.data_ptr()
-    assert gram_error(Stiefel().enter(point + 1e-13 * vector)) < 1e-14
-    repaired = Stiefel().enter(point + 1e-6 * vector)
+    assert torch.equal(Stiefel().repair(point), point)
+    assert Stiefel().repair(point).data_ptr() != point.data_ptr()
+    assert gram_error(Stiefel().repair(point + 1e-13 * vector)) < 1e-14
+    repaired = Stiefel().repair(point + 1e-6 * vector)
     assert gram_error(repaired) < 1e-13
     assert (repaired - point).abs().max() < 1e-4
 
@@ -93,7 +93,7 @@ def test_euclidean_ball_holds():
     limit = 2.0 * 4**0.5
     far = retract(geometry, point, direction, torch.tensor(1e6, dtype=torch.float64))
     assert far.norm().item() == pytest.approx(limit)
-    assert geometry.enter(100 * point).norm().item() == pytest.approx(limit)
+    assert geometry.repair(100 * point).norm().item() == pytest.approx(limit)
     torch.testing.assert_close(
         retract(geometry, point, direction, torch.tensor(0.01, dtype=torch.float64)), point + 0.01 * direction
     )
