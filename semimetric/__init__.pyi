@@ -1,71 +1,18 @@
 __version__: str
 
-from semimetric.data import Collection, DatasetSpec, Examples, read_collection, register_dataset
-from semimetric.encoders import EncoderSpec, register_encoder
-from semimetric.estimators.linear import APIT, APLLR, ISDML, LRML, SERAPH
-from semimetric.estimators.runs import load, save
-from semimetric.estimators.semimetric import SemiMetric
-from semimetric.evaluation import Judged, Trust, evaluate, hold_back, nmi, recall_at_k, trust_report
-from semimetric.graph import (
-    class_posteriors,
-    graph_modes,
-    nearest_neighbors,
-    propagate_affinities,
-    propagated_affinity_matrix,
-)
-from semimetric.losses import angular_loss, contrastive_loss
-from semimetric.methods import build_method, register_method
-from semimetric.metric import Metric, minimize_angular
-from semimetric.mining import mine_triplets
-from semimetric.pipeline.linear import GuardWarning, LinearFit, learn_metric
-from semimetric.pipeline.presets import training_settings
-from semimetric.search import open_index, register_index
-from semimetric.serve.suggest import suggest
-from semimetric.training import Trainer, TrainingData, TrainingSettings
-
-__all__ = [
-    "APIT",
-    "APLLR",
-    "ISDML",
-    "LRML",
-    "SERAPH",
-    "Collection",
-    "DatasetSpec",
-    "EncoderSpec",
-    "Examples",
-    "GuardWarning",
-    "Judged",
-    "LinearFit",
-    "Metric",
-    "SemiMetric",
-    "Trainer",
-    "TrainingData",
-    "TrainingSettings",
-    "Trust",
-    "angular_loss",
-    "build_method",
-    "class_posteriors",
-    "contrastive_loss",
-    "evaluate",
-    "graph_modes",
-    "hold_back",
-    "learn_metric",
-    "load",
-    "mine_triplets",
-    "minimize_angular",
-    "nearest_neighbors",
-    "nmi",
-    "open_index",
-    "propagate_affinities",
-    "propagated_affinity_matrix",
-    "read_collection",
-    "recall_at_k",
-    "register_dataset",
-    "register_encoder",
-    "register_index",
-    "register_method",
-    "save",
-    "suggest",
-    "training_settings",
-    "trust_report",
-]
+from semimetric.data import Collection as Collection, DatasetSpec as DatasetSpec, Examples as Examples, read_collection as read_collection, register_dataset as register_dataset
+from semimetric.encoders import EncoderSpec as EncoderSpec, register_encoder as register_encoder
+from semimetric.estimators.linear import APIT as APIT, APLLR as APLLR, ISDML as ISDML, LRML as LRML, SERAPH as SERAPH
+from semimetric.estimators.runs import load as load, save as save
+from semimetric.estimators.semimetric import SemiMetric as SemiMetric
+from semimetric.evaluation import Judged as Judged, Trust as Trust, evaluate as evaluate, hold_back as hold_back, nmi as nmi, recall_at_k as recall_at_k, trust_report as trust_report
+from semimetric.graph import class_posteriors as class_posteriors, graph_modes as graph_modes, nearest_neighbors as nearest_neighbors, propagate_affinities as propagate_affinities, propagated_affinity_matrix as propagated_affinity_matrix
+from semimetric.losses import angular_loss as angular_loss, contrastive_loss as contrastive_loss
+from semimetric.methods import build_method as build_method, register_method as register_method
+from semimetric.metric import Metric as Metric, minimize_angular as minimize_angular
+from semimetric.mining import mine_triplets as mine_triplets
+from semimetric.pipeline.linear import GuardWarning as GuardWarning, LinearFit as LinearFit, learn_metric as learn_metric
+from semimetric.pipeline.presets import training_settings as training_settings
+from semimetric.search import open_index as open_index, register_index as register_index
+from semimetric.serve.suggest import suggest as suggest
+from semimetric.training import Trainer as Trainer, TrainingData as TrainingData, TrainingSettings as TrainingSettings

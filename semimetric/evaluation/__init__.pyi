@@ -1,28 +1,3 @@
-from semimetric.evaluation.collapse import (
-    Spread,
-    activity_warning,
-    collapse_warning,
-    decline_warning,
-    measure_spread,
-)
-from semimetric.evaluation.scores import RECALLS, evaluate, nmi, recall_at_k
-from semimetric.evaluation.trust import Judged, Trust, TrustLevel, hold_back, judge, trust_report, wilson_interval
-
-__all__ = [
-    "RECALLS",
-    "Judged",
-    "Spread",
-    "Trust",
-    "TrustLevel",
-    "activity_warning",
-    "collapse_warning",
-    "decline_warning",
-    "evaluate",
-    "hold_back",
-    "judge",
-    "measure_spread",
-    "nmi",
-    "recall_at_k",
-    "trust_report",
-    "wilson_interval",
-]
+from semimetric.evaluation.collapse import Spread as Spread, activity_warning as activity_warning, collapse_warning as collapse_warning, decline_warning as decline_warning, measure_spread as measure_spread
+from semimetric.evaluation.scores import RECALLS as RECALLS, evaluate as evaluate, nmi as nmi, recall_at_k as recall_at_k
+from semimetric.evaluation.trust import Judged as Judged, Trust as Trust, TrustLevel as TrustLevel, hold_back as hold_back, judge as judge, trust_report as trust_report, wilson_interval as wilson_interval
