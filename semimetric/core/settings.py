@@ -42,3 +42,15 @@ def _of_type(value: Any, hint: Any, name: str) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool) != (hint is bool):
         raise InputError(f"{name} must be {words}, got {value!r}.")
     return hint(value)
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """How two nested dictionaries of settings differ, as phrases for a message."""
+    found = []
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            found += differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            found.append(f"{prefix}{key} was {before!r} and is now {after!r}")
+    return found

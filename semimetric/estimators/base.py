@@ -74,10 +74,9 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
             raise InputError(f"X has n_samples = {len(samples)}, and there is nothing to compare. Give at least 2.")
         device = self._device()
         plan = self._plan(samples, labels, device)
-        side = plan.network.side
-        transform = photo_transform(plan.network, plan.seed) if side else None
+        transform = photo_transform(plan.network, plan.seed) if plan.network.side else None
         inputs = read_samples(samples, transform, device)
-        names = ExampleNames(classes=tuple(classes), columns=tuple(map(str, getattr(self, "feature_names_in_", ()))))
+        names = ExampleNames(classes=tuple(classes))
         fitted = fit(plan, FitData(samples.kind, samples.shape(), inputs, labels, names, transform), device)
         if fitted.facts.get("interrupted"):
             raise KeyboardInterrupt

@@ -18,6 +18,7 @@ from semimetric.estimators.base import MetricEstimator
 from semimetric.estimators.linear import APIT, APLLR, ISDML, LRML, SERAPH
 from semimetric.estimators.semimetric import SemiMetric
 from semimetric.model.folder import LoadedRun, load_run, write_fitted
+from semimetric.model.spec import ExampleNames
 from semimetric.pipeline.benchmark import benchmark_plan
 from semimetric.pipeline.config import run_config
 from semimetric.pipeline.plan import Plan
@@ -57,7 +58,8 @@ def save(estimator: MetricEstimator, path: Path | str, names: Any = None) -> Non
     names = tuple(str(name) for name in (range(len(fitted.labels)) if names is None else names))
     if len(names) != len(fitted.labels):
         raise InputError(f"names must be of the {len(fitted.labels)} training examples, got {len(names)}.")
-    fitted = dataclasses.replace(fitted, examples=dataclasses.replace(fitted.examples, names=names, source=""))
+    columns = tuple(str(name) for name in getattr(estimator, "feature_names_in_", ()))
+    fitted = dataclasses.replace(fitted, examples=ExampleNames(names, "", fitted.examples.classes, columns))
     params = {name: _as_json(value) for name, value in estimator.get_params(deep=False).items()}
     config = run_config("estimator", plan, {"examples": len(names)}, None)
     run = Run.create(Path(path), config | {"estimator": type(estimator).__name__, "params": params})

@@ -180,7 +180,8 @@ def _posteriors(trainer: Trainer, embeddings: Tensor, labels: Tensor) -> Posteri
 
 def _names(data: FitData, found: Posteriors) -> ExampleNames:
     """The names of the data, with those classes that have labels."""
-    classes = tuple(data.names.classes[number] for number in found.classes.tolist())
+    known, numbers = data.names.classes, found.classes.tolist()
+    classes = tuple(known[number] for number in numbers) if known else tuple(numbers)
     return dataclasses.replace(data.names, classes=classes)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from semimetric.core.errors import DivergedError, InputError, RunError
 from semimetric.core.files import read_json, write_json
+from semimetric.core.settings import differences
 from semimetric.core.space import Range, Space
 
 COMPLETE_BEFORE_PRUNING, EPOCHS_BEFORE_PRUNING = 5, 3
@@ -245,11 +246,13 @@ def _open_folder(folder: Path, about: dict[str, Any]) -> None:
     known = folder / "study.json"
     if known.exists():
         found = read_json(known)
-        differing = [name for name in {**about, **found} if found.get(name) != about.get(name)]
-        if differing:
+        different = differences(found, about)
+        if found.get("data") != about.get("data"):
+            different = ["the data differ"]
+        if different:
             raise RunError(
-                f"{folder} holds a study of another {', '.join(sorted(differing))}. Choose another --out, or say what "
-                f"{known} says."
+                f"the study in {folder} was made with other data or settings: {'; '.join(different)}. Use the same "
+                "ones, or another --out."
             )
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

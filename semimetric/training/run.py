@@ -19,6 +19,7 @@ from torch import Tensor
 
 from semimetric.core.errors import RunError
 from semimetric.core.files import clear_leftovers, read_json, read_tensors, write_json, write_tensors, write_text
+from semimetric.core.settings import differences
 
 
 class Run:
@@ -62,7 +63,7 @@ class Run:
         run = cls.open(path)
         clear_leftovers(path)
         run._check_whole()
-        differing = _differences(_settings(run.config()), _settings(config))
+        differing = differences(_settings(run.config()), _settings(config))
         if differing:
             raise RunError(
                 f"{path} was started with other settings: {'; '.join(differing)}. "
@@ -156,14 +157,3 @@ class Run:
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
     """A config without library versions, which may change during a run."""
     return {name: value for name, value in config.items() if name != "versions"}
-
-
-def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    found = []
-    for key in sorted({*old, *new}):
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, dict) and isinstance(after, dict):
-            found += _differences(before, after, f"{prefix}{key}.")
-        elif before != after:
-            found.append(f"{prefix}{key} was {before!r} and is now {after!r}")
-    return found

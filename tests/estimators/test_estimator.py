@@ -21,8 +21,9 @@ from torch import nn
 
 from semimetric.core.errors import DataError, InputError
 from semimetric.data.labels import LabelWarning, number_labels
-from semimetric.estimators.base import MetricEstimator, SemiMetric
+from semimetric.estimators.base import MetricEstimator
 from semimetric.estimators.linear import APIT, APLLR, ISDML, LRML, SERAPH
+from semimetric.estimators.semimetric import SemiMetric
 from semimetric.methods import METHODS
 
 pytestmark = pytest.mark.filterwarnings("ignore::semimetric.pipeline.linear.GuardWarning")

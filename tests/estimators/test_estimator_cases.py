@@ -11,6 +11,7 @@ from sklearn.datasets import load_iris
 
 import semimetric as sm
 from semimetric.core.errors import InputError
+from semimetric.encoders.photographs import PhotoTransform
 from semimetric.estimators.linear import LRML
 from semimetric.estimators.runs import load, save
 from semimetric.estimators.semimetric import SemiMetric
@@ -103,10 +104,10 @@ def test_transparency_is_not_taken_for_width() -> None:
 
 
 def test_a_pretrained_network_refuses_images_from_0_to_1() -> None:
-    sight = Sight(8, network=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 4)))
-    assert sight.describe(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.device("cpu")).shape == (2, 4)
+    transform = PhotoTransform(8, network=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 4)))
+    assert transform.inputs(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.device("cpu")).shape == (2, 4)
     with pytest.raises(InputError, match="range 0 to 255"):
-        sight.describe(torch.rand(2, 3, 8, 8), torch.device("cpu"))
+        transform.inputs(torch.rand(2, 3, 8, 8), torch.device("cpu"))
 
 
 def test_an_interrupt_is_not_a_fitted_model(

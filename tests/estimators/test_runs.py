@@ -23,7 +23,7 @@ from semimetric.core.errors import InputError, RunError
 from semimetric.encoders import build_encoder
 from semimetric.encoders.googlenet import _bvlc_names
 from semimetric.estimators.base import MetricEstimator
-from semimetric.estimators.runs import VersionWarning
+from semimetric.estimators.runs import VersionWarning, estimator_of
 from semimetric.model.folder import load_run
 
 pytestmark = [
@@ -111,17 +111,17 @@ def test_what_was_loaded_can_be_saved_again(tmp_path: Path) -> None:
     sm.save(model, tmp_path / "first", names=[f"wine {row}" for row in range(len(features))])
     sm.save(sm.load(tmp_path / "first"), tmp_path / "second")
     np.testing.assert_array_equal(sm.load(tmp_path / "second").transform(features), model.embedding_)
-    assert load_run(tmp_path / "first").examples.names[1] == "wine 1"
-    assert load_run(tmp_path / "second").examples.names[1] == "1"
+    assert load_run(tmp_path / "first").fitted.examples.names[1] == "wine 1"
+    assert load_run(tmp_path / "second").fitted.examples.names[1] == "1"
 
 
 def test_how_photographs_are_brought_to_a_square_is_kept(tmp_path: Path) -> None:
     model, paths = of_photographs(tmp_path / "photos", encoder="small-cnn", side=16)
     cropped = model.transform(paths)
-    sight = dataclasses.replace(model.fitted_.model.transform, fit="squash")
-    built = dataclasses.replace(model.fitted_.spec, fit="squash")
-    changed = dataclasses.replace(model.fitted_.model, sight=sight)
-    model.fitted_ = dataclasses.replace(model.fitted_, model=changed, built=built)
+    transform = dataclasses.replace(model.fitted_.model.transform, fit="squash")
+    spec = dataclasses.replace(model.fitted_.spec, fit="squash")
+    changed = dataclasses.replace(model.fitted_.model, transform=transform)
+    model.fitted_ = dataclasses.replace(model.fitted_, model=changed, spec=spec)
     sm.save(model, tmp_path / "run")
     np.testing.assert_array_equal(sm.load(tmp_path / "run").transform(paths), model.transform(paths))
     assert np.abs(model.transform(paths) - cropped).max() > 1e-3
@@ -140,12 +140,12 @@ def test_save_refuses(tmp_path: Path) -> None:
     with pytest.raises(NotFittedError):
         sm.save(sm.SemiMetric(), tmp_path / "run")
     model, _ = of_wine(sm.LRML())
-    with pytest.raises(InputError, match="names must be of the 178 examples"):
+    with pytest.raises(InputError, match="names must be of the 178 training examples"):
         sm.save(model, tmp_path / "run", names=["a"])
     assert not (tmp_path / "run").exists()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("x")
-    with pytest.raises(InputError, match="is there already, and a run is never overwritten"):
+    with pytest.raises(InputError, match="exists, and a run is never overwritten"):
         sm.save(model, tmp_path / "full")
 
 
@@ -254,7 +254,7 @@ def test_a_network_that_describes_photographs_may_be_damaged_as_well(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("name", "may_lack"), [("model.json", "module backbone fit"), ("examples.json", "label_column id_column")]
+    ("name", "may_lack"), [("model.json", "module backbone fit"), ("examples.json", "source label_column id_column")]
 )
 def test_fields_of_something_else_are_refused(copied: Path, name: str, may_lack: str) -> None:
     content = json.loads((copied / name).read_text())
@@ -275,7 +275,7 @@ def test_fields_of_something_else_are_refused(copied: Path, name: str, may_lack:
 def test_examples_of_a_model_that_was_trained_on_are_refused(copied: Path) -> None:
     tensors = load_file(copied / "model.safetensors")
     save_file({name: tensor + 1 for name, tensor in tensors.items()}, copied / "model.safetensors")
-    with pytest.raises(RunError, match="training went on after it had been interrupted"):
+    with pytest.raises(RunError, match="training went on after an interruption"):
         sm.load(copied)
 
 
@@ -351,7 +351,7 @@ def test_a_run_of_a_benchmark_is_loaded_and_searched(tmp_path: Path) -> None:
     run = tmp_path / "digits"
     assert semimetric("fit", "--dataset", "digits", "--out", run, *quick).code == 0
     found = load_run(run)
-    model = found.estimator
+    model = estimator_of(found)
     images, _ = load_digits(return_X_y=True)
     rows = [int(name.removeprefix("train ")) for name in found.fitted.examples.names]
     from semimetric.data import load_dataset

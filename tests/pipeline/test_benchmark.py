@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from semimetric.core.errors import InputError, RunError
 from semimetric.data import load_dataset
 from semimetric.methods import METHODS, method_names
 from semimetric.pipeline.benchmark import evaluate_run, fit_benchmark
+from semimetric.pipeline.config import run_config
+from semimetric.pipeline.data import benchmark_data
 from semimetric.pipeline.fit import prepare
 from semimetric.pipeline.plan import Plan
 from semimetric.pipeline.presets import PRESETS
@@ -20,6 +23,10 @@ from semimetric.pipeline.resolve import resolve_benchmark
 from semimetric.training import Run
 
 QUICK = {"epochs": 1, "partition_size": 200, "batch_size": 200, "k": 6}
+
+
+def quick(**changes: Any) -> Plan:
+    return resolve_benchmark("digits", "affinity-triplets", **(QUICK | changes))
 
 
 def test_the_paper_preset_is_the_paper() -> None:
@@ -68,14 +75,15 @@ def test_wrong_names_are_refused(arguments: dict, message: str) -> None:
 
 def test_withheld_examples_are_in_no_other_set() -> None:
     dataset = load_dataset("digits")
-    prepared = prepare(resolve_benchmark("digits", "affinity-triplets", validation_share=0.15), dataset)
-    withheld = prepared.data.validation_inputs
+    experiment = resolve_benchmark("digits", "affinity-triplets", validation_share=0.15)
+    data = prepare(experiment, benchmark_data(experiment, dataset)).training
+    withheld = data.validation_inputs
     assert withheld is not None
-    assert len(withheld) + len(prepared.data.inputs) == len(dataset.train)
-    assert int((prepared.data.labels >= 0).sum()) == 50
+    assert len(withheld) + len(data.inputs) == len(dataset.train)
+    assert int((data.labels >= 0).sum()) == 50
     raw = {bytes(image.flatten().tolist()) for image in dataset.train.inputs}
     assert len(raw) == len(dataset.train)  # no duplicates, so that rows can be told apart
-    trained = {tuple(row) for row in prepared.data.inputs.flatten(1).tolist()}
+    trained = {tuple(row) for row in data.inputs.flatten(1).tolist()}
     assert not trained & {tuple(row) for row in withheld.flatten(1).tolist()}
 
 
@@ -85,8 +93,9 @@ import torch
 from pathlib import Path
 from semimetric.core import arrays as checks
 from semimetric.data import Dataset, Examples, preprocess
-from semimetric.pipeline.resolve import resolve_benchmark
+from semimetric.pipeline.data import benchmark_data
 from semimetric.pipeline.fit import prepare
+from semimetric.pipeline.resolve import resolve_benchmark
 
 checks._NUMBERS_AT_A_TIME = preprocess._CHUNK_NUMBERS = 1 << 20  # or a test would take a hundred times the images
 
@@ -101,11 +110,11 @@ def dataset(*counts):
 
 torch.set_num_threads(1)
 experiment = resolve_benchmark("cub200", "rotation", validation_share=0.0, selection="last", labels_per_class=3)
-prepare(experiment, dataset(60, 60))
+prepare(experiment, benchmark_data(experiment, dataset(60, 60)))
 large = dataset(800, 200)
 before = memory("VmRSS")
-prepared = prepare(experiment, large)
-floats = 4 * (prepared.data.inputs.numel() + prepared.test_inputs.numel())
+prepared = prepare(experiment, benchmark_data(experiment, large))
+floats = 4 * (prepared.training.inputs.numel() + prepared.test_inputs.numel())
 print((memory("VmHWM") - before) / floats)
 """
 
@@ -214,31 +223,32 @@ def test_nothing_is_written_before_the_input_is_accepted(tmp_path: Path, changes
 
 
 def test_a_run_of_another_version_says_so(tmp_path: Path) -> None:
-    config = resolve_benchmark("digits", "affinity-triplets").config() | {"version": "9.9"}
-    config["training"]["warp"] = 1
+    planned = resolve_benchmark("digits", "affinity-triplets")
+    config = run_config("benchmark", planned, {}, None) | {"version": "9.9"}
+    config["plan"]["training"]["warp"] = 1
     Run.create(tmp_path / "run", config)
     with pytest.raises(RunError, match=r"has no setting 'warp'.*version 9\.9"):
         evaluate_run(tmp_path / "run")
 
 
-@pytest.mark.parametrize("change", [{"k": "ten"}, {"components": 16}])
-def test_a_config_that_does_not_fit_its_model_is_said(tmp_path: Path, change: dict) -> None:
-    fit_benchmark(
-        resolve_benchmark("digits", "affinity-triplets", **(QUICK | {"epochs": 0})), tmp_path / "run", device="cpu"
-    )
+def test_settings_that_do_not_fit_the_model_are_said(tmp_path: Path) -> None:
+    fit_benchmark(quick(epochs=0), tmp_path / "run", device="cpu")
+    path = tmp_path / "run" / "model.json"
+    spec = path.read_text()
+    path.write_text(spec.replace("small-cnn", "mlp"))
+    with pytest.raises(RunError, match="does not fit its network"):
+        evaluate_run(tmp_path / "run", device="cpu")
+    path.write_text(spec)
     path = tmp_path / "run" / "config.json"
-    config = json.loads(path.read_text())
-    config["method_settings"] |= change
-    config["protocol"]["encoder"] = "mlp"
-    path.write_text(json.dumps(config))
-    with pytest.raises(RunError, match="does not fit"):
+    path.write_text(path.read_text().replace('"k": 6', '"k": "ten"'))
+    with pytest.raises(RunError, match=r"settings do not fit this version.*k must be a whole number, got 'ten'"):
         evaluate_run(tmp_path / "run", device="cpu")
 
 
 def test_cuda_that_is_not_there_is_refused(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has CUDA")
-    with pytest.raises(InputError, match="torch sees none"):
+    with pytest.raises(InputError, match="device 'cuda' is not available to torch"):
         fit_benchmark(resolve_benchmark("digits", "affinity-triplets"), tmp_path / "run", device="cuda")
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from semimetric import load
-from semimetric.cli import main as cli
+from semimetric.cli.fit import print_outcome
 from semimetric.core.errors import DataWarning, InputError, RunError
 from semimetric.data import Dataset, Examples
 from semimetric.encoders import RMAC, GoogLeNet, googlenet
@@ -214,7 +214,7 @@ def test_progress_tells_how_many_photographs_are_described(birds: Path, monkeypa
     monkeypatch.setattr("semimetric.encoders.photographs.BATCH", 5)
     stages = Stages()
     load_examples(described_by(), birds, CPU, stages)
-    assert stages.seen[0] == ("looking at 48 photographs", 0, None)
+    assert stages.seen[0] == ("listing 48 photographs", 0, None)
     assert [done for what, done, _ in stages.seen if what == "photographs described"] == [
         *(5, 10, 15, 20, 24),
         *(29, 34, 39, 44, 48),
@@ -261,10 +261,10 @@ def test_a_run_says_which_photographs_are_left_out(
     assert outcome["skipped"] == 7
     names = [path.relative_to(birds / "cub200").as_posix() for path in bad]
     assert outcome["skipped_files"] == dict.fromkeys(names[:5], "it is empty")
-    cli._print_outcome(outcome, as_json=False)
+    print_outcome(outcome)
     printed = capsys.readouterr().out
     assert f"7 photographs are left out, the first {names[0]} (it is empty); more in result.json\n" in printed
-    cli._print_outcome(outcome | {"skipped": 0, "skipped_files": {}}, as_json=False)
+    print_outcome(outcome | {"skipped": 0, "skipped_files": {}})
     assert "left out" not in capsys.readouterr().out
 
 

@@ -9,13 +9,16 @@ import torch
 from helpers.own_photos import write_folder
 from helpers.transformers import NAME, stand_in, write_snapshot
 from safetensors.torch import save_file
-from semimetric.pipeline.choice import Choice, Wishes, choose, settings_for
 from torch import nn
 
 from semimetric import SemiMetric, load
 from semimetric.core.errors import InputError
 from semimetric.estimators.runs import save
-from semimetric.pipeline import choice
+from semimetric.pipeline import network
+from semimetric.pipeline.descriptors import photo_transform
+from semimetric.pipeline.network import NetworkChoice, NetworkRequest, choose_network
+from semimetric.pipeline.plan import Material, NetworkSettings, Plan
+from semimetric.pipeline.resolve import resolve_own
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 FILE = Path("weights.npz")
@@ -23,22 +26,34 @@ FILE = Path("weights.npz")
 
 @pytest.fixture(autouse=True)
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "installed_encoder", lambda: None)
+    monkeypatch.setattr(network, "installed_encoder", lambda: None)
 
 
-def chosen(
+def choice(
     kind: Any, shape: tuple[int, ...] = (), device: torch.device = CPU, method: str = "consensus", **w: Any
-) -> Choice:
-    return choose(kind, shape, method, Wishes(**w), device)
+) -> NetworkChoice:
+    return choose_network(kind, shape, method, NetworkRequest(**w), device)
+
+
+def chosen(kind: Any, shape: tuple[int, ...] = (), *others: Any, **given: Any) -> NetworkSettings:
+    return choice(kind, shape, *others, **given).settings
+
+
+def settings(
+    encoder: str, preprocess: Any, side: int = 0, backbone: str = "", weights: Path | str = ""
+) -> NetworkSettings:
+    return NetworkSettings(
+        encoder, backbone=backbone, weights=str(weights), side=side, init="he", preprocess=preprocess
+    )
 
 
 def test_vectors_get_a_small_network_or_none() -> None:
-    assert chosen("vectors", (4,)) == Choice("mlp", "standardize")
-    assert chosen("vectors", (4,), CUDA) == Choice("mlp", "standardize")
-    assert chosen("vectors", (4,), method="lrml") == Choice("none", "standardize")
-    assert chosen("vectors", (4,), method="lrml", encoder="mlp") == Choice("mlp", "standardize")
-    assert chosen("vectors", (4,), method="lrml", encoder="none") == Choice("none", "standardize")
-    assert chosen("vectors", (4,), preprocess="none") == Choice("mlp", "none")
+    assert chosen("vectors", (4,)) == settings("mlp", "standardize")
+    assert chosen("vectors", (4,), CUDA) == settings("mlp", "standardize")
+    assert chosen("vectors", (4,), method="lrml") == settings("none", "standardize")
+    assert chosen("vectors", (4,), method="lrml", encoder="mlp") == settings("mlp", "standardize")
+    assert chosen("vectors", (4,), method="lrml", encoder="none") == settings("none", "standardize")
+    assert chosen("vectors", (4,), preprocess="none") == settings("mlp", "none")
 
 
 @pytest.mark.parametrize(
@@ -55,45 +70,45 @@ def test_vectors_get_a_small_network_or_none() -> None:
 def test_images_get_the_network_that_their_size_and_the_device_allow(
     side: int, device: torch.device, encoder: str, told: bool
 ) -> None:
-    found = chosen("images", (3, side, 40), device)
-    assert (found.encoder, found.preprocess, found.side) == (encoder, "standardize", 0)
-    assert ("no GPU" in found.why) == told
+    found = choice("images", (3, side, 40), device)
+    assert found.settings == settings(encoder, "standardize")
+    assert ("no GPU" in found.note) == told
 
 
 @pytest.mark.parametrize(("device", "side", "encoder"), [(CPU, 32, "small-cnn"), (CUDA, 64, "resnet9")])
 def test_photographs_start_from_nothing_where_nothing_is_installed(
     device: torch.device, side: int, encoder: str
 ) -> None:
-    found = chosen("photographs", device=device)
-    assert (found.encoder, found.preprocess, found.side, found.backbone) == (encoder, "standardize", side, "")
-    assert f"images of {side} x {side} pixels" in found.why
-    assert "--weights FILE" in found.why
+    found = choice("photographs", device=device)
+    assert found.settings == settings(encoder, "standardize", side)
+    assert f"images of {side} x {side} pixels" in found.note
+    assert "--weights FILE" in found.note
     assert chosen("photographs", device=device, side=7).encoder == "mlp"
     assert chosen("photographs", device=device, side=24).side == 24
 
 
 def test_photographs_get_the_pretrained_network_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "installed_encoder", lambda: ("timm:resnet50", FILE))
-    found = chosen("photographs")
-    assert dataclasses.replace(found, why="") == Choice("linear", "none", 224, "timm:resnet50", FILE)
-    assert found.why == "timm:resnet50 from weights.npz describes the photographs."
-    tuned = chosen("photographs", fine_tune=True, side=96)
-    assert dataclasses.replace(tuned, why="") == Choice("timm:resnet50", "imagenet", 96, weights=FILE)
-    assert tuned.why == "timm:resnet50 from weights.npz is trained on."
+    monkeypatch.setattr(network, "installed_encoder", lambda: ("timm:resnet50", FILE))
+    found = choice("photographs")
+    assert found.settings == settings("linear", "none", 224, "timm:resnet50", FILE)
+    assert found.note == "timm:resnet50 from weights.npz extracts the features."
+    tuned = choice("photographs", fine_tune=True, side=96)
+    assert tuned.settings == settings("timm:resnet50", "imagenet", 96, weights=FILE)
+    assert tuned.note == "timm:resnet50 from weights.npz is fine-tuned."
     assert chosen("photographs", encoder="resnet9").backbone == ""
-    with pytest.raises(InputError, match=r"preprocess is for networks that start from nothing.*timm:resnet50 sees"):
+    with pytest.raises(InputError, match=r"preprocess is for networks trained from scratch.*timm:resnet50 needs"):
         chosen("photographs", preprocess="standardize")
 
 
 def test_a_named_network_is_taken() -> None:
-    assert chosen("photographs", encoder="resnet9") == Choice("resnet9", "standardize", 32)
-    assert chosen("photographs", device=CUDA, encoder="resnet9") == Choice("resnet9", "standardize", 64)
-    assert chosen("photographs", encoder="mlp", side=8, preprocess="none") == Choice("mlp", "none", 8)
-    assert chosen("images", (3, 20, 30), encoder="mlp") == Choice("mlp", "standardize")
-    described = Choice("linear", "none", 224, "timm:x", FILE)
+    assert chosen("photographs", encoder="resnet9") == settings("resnet9", "standardize", 32)
+    assert chosen("photographs", device=CUDA, encoder="resnet9") == settings("resnet9", "standardize", 64)
+    assert chosen("photographs", encoder="mlp", side=8, preprocess="none") == settings("mlp", "none", 8)
+    assert chosen("images", (3, 20, 30), encoder="mlp") == settings("mlp", "standardize")
+    described = settings("linear", "none", 224, "timm:x", FILE)
     assert chosen("photographs", encoder="timm:x", weights=FILE) == described
     assert chosen("photographs", encoder="timm:x", weights=FILE, side=64) == dataclasses.replace(described, side=64)
-    tuned = Choice("timm:x", "imagenet", 224, weights=FILE)
+    tuned = settings("timm:x", "imagenet", 224, weights=FILE)
     assert chosen("photographs", encoder="timm:x", weights=FILE, fine_tune=True) == tuned
     assert chosen("photographs", encoder="timm:x", weights=FILE, fine_tune=True, preprocess="imagenet") == tuned
     assert chosen("images", (3, 80, 70), encoder="timm:x", weights=FILE) == dataclasses.replace(described, side=70)
@@ -102,7 +117,7 @@ def test_a_named_network_is_taken() -> None:
 def test_a_file_of_weights_tells_its_network(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     save_file({"conv1.conv.weight": torch.zeros(1)}, path)
-    assert chosen("photographs", weights=path) == Choice("linear", "none", 224, "googlenet", path)
+    assert chosen("photographs", weights=path) == settings("linear", "none", 224, "googlenet", path)
     save_file({"stem": torch.zeros(1)}, path)
     with pytest.raises(InputError, match=r"weights\.safetensors are not GoogLeNet's.*Name it as encoder"):
         chosen("photographs", weights=path)
@@ -110,10 +125,12 @@ def test_a_file_of_weights_tells_its_network(tmp_path: Path) -> None:
 
 def test_a_module_of_the_users_own_is_taken_as_it_is() -> None:
     module = nn.Flatten()
-    assert chosen("photographs", encoder=module) == Choice(module, "imagenet", 224)
-    assert chosen("photographs", encoder=module, side=16, preprocess="none") == Choice(module, "none", 16)
-    assert chosen("images", (3, 8, 8), encoder=module) == Choice(module, "standardize")
-    assert chosen("vectors", (3,), encoder=module) == Choice(module, "standardize")
+    name = "torch.nn.modules.flatten.Flatten"
+    assert choice("photographs", encoder=module).module is module
+    assert chosen("photographs", encoder=module) == settings(name, "imagenet", 224)
+    assert chosen("photographs", encoder=module, side=16, preprocess="none") == settings(name, "none", 16)
+    assert chosen("images", (3, 8, 8), encoder=module) == settings(name, "standardize")
+    assert chosen("vectors", (3,), encoder=module) == settings(name, "standardize")
 
 
 @pytest.mark.parametrize(
@@ -125,17 +142,21 @@ def test_a_module_of_the_users_own_is_taken_as_it_is() -> None:
             r"weights 'weights\.npz' is for pretrained networks.*not for vectors\. Leave it out",
         ),
         ("vectors", {"fine_tune": True}, "fine_tune is for pretrained networks of photographs, not for vectors"),
-        ("vectors", {"side": 32}, "side is for photographs, which are brought to it, got 32 for vectors. Leave it out"),
+        ("vectors", {"side": 32}, "side is for photographs, got 32 for vectors. Leave it out"),
         ("vectors", {"encoder": "resnet"}, "encoder must be one of auto, none, paper-mnist"),
         ("images", {"side": 32}, "got 32 for images"),
-        ("images", {"fine_tune": True}, "not for a network that starts from nothing"),
+        ("images", {"fine_tune": True}, "not for a network trained from scratch"),
         ("images", {"encoder": "none"}, "encoder must be one of auto, paper-mnist.*transformers:NAME, got 'none'"),
-        ("photographs", {"fine_tune": True}, "starts from nothing, and there is no other on this machine"),
+        ("photographs", {"fine_tune": True}, "trained from scratch, and no pretrained one is installed"),
         ("photographs", {"encoder": "resnet9", "fine_tune": True}, "not for encoder 'resnet9'"),
         ("photographs", {"encoder": "resnet9", "weights": FILE}, "not for encoder 'resnet9'"),
         ("photographs", {"encoder": "googlenet"}, "'googlenet' is a pretrained network and weights names no file"),
         ("photographs", {"encoder": nn.Flatten(), "weights": FILE}, "not for a module of your own"),
-        ("photographs", {"encoder": "timm:x", "weights": FILE, "fine_tune": True, "preprocess": "none"}, "timm:x sees"),
+        (
+            "photographs",
+            {"encoder": "timm:x", "weights": FILE, "fine_tune": True, "preprocess": "none"},
+            "timm:x needs",
+        ),
     ],
 )
 def test_wishes_that_cannot_be_met_are_refused(kind: Any, wishes: dict[str, Any], message: str) -> None:
@@ -148,16 +169,13 @@ def test_unknown_methods_are_refused_first() -> None:
         chosen("vectors", (4,), method="magic", encoder="magic")
 
 
-def test_sight_is_of_photographs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Choice("mlp", "standardize").sight(0) is None
-    seen = Choice("small-cnn", "standardize", 32).sight(0)
-    assert seen is not None
-    assert (seen.side, seen.network) == (32, None)
+def test_photographs_become_images_or_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = photo_transform(settings("small-cnn", "standardize", 32), 0)
+    assert (plain.side, plain.network) == (32, None)
     stand_in(monkeypatch)
     weights, _ = write_snapshot(tmp_path / "snapshot")
-    described = Choice("linear", "none", 64, NAME, weights).sight(0)
-    assert described is not None
-    assert described.describe(torch.zeros(2, 3, 64, 64, dtype=torch.uint8), CPU).shape == (2, 5)
+    transform = photo_transform(settings("linear", "none", 64, NAME, weights), 0)
+    assert transform.inputs(torch.zeros(2, 3, 64, 64, dtype=torch.uint8), CPU).shape == (2, 5)
 
 
 @pytest.mark.parametrize("fine_tune", [False, True])
@@ -178,62 +196,85 @@ def test_a_model_on_a_network_of_transformers_is_loaded_without_its_snapshot(
 
 
 LABELS = torch.tensor([0, 0, 1, 1, *[-1] * 16])
+EXAMPLES: dict[Material, dict[str, Any]] = {
+    "vectors": {"kind": "vectors", "shape": (4,), "encoder": "mlp"},
+    "images": {"kind": "images", "shape": (3, 32, 32)},
+    "descriptors": {"kind": "photographs", "shape": (), "encoder": "googlenet", "weights": FILE},
+    "pretrained": {"kind": "photographs", "shape": (), "encoder": "googlenet", "weights": FILE, "fine_tune": True},
+}
+
+
+def planned(method: str, material: Material, labels: Any = LABELS, **given: Any) -> Plan:
+    """The plan of a method on own data of which the encoder sees this material."""
+    return resolve_own(labels=labels, device=CPU, method=method, **EXAMPLES[material] | given)
 
 
 def test_settings_are_those_of_own_data_with_changes() -> None:
-    settings, training = settings_for("consensus", "vectors", LABELS, {"epochs": 3, "head_share": 0.7})
-    assert (settings.head_share, settings.gamma) == (0.7, 0.95)
-    assert (training.epochs, training.optimizer, training.passes) == (3, "adamw", 2)
-    settings, _ = settings_for("consensus", "images", LABELS, {})
-    assert settings.gamma == 0.99
+    plan = planned("consensus", "vectors", epochs=3, head_share=0.7)
+    assert (plan.method_settings.head_share, plan.method_settings.gamma) == (0.7, 0.95)
+    assert (plan.training.epochs, plan.training.optimizer, plan.training.passes) == (3, "adamw", 2)
+    assert planned("consensus", "images").method_settings.gamma == 0.99
 
 
 def test_settings_are_gentle_with_what_is_good_already() -> None:
-    described, _ = settings_for("consensus", "descriptors", LABELS, {})
-    assert (described.metric, described.relative) == ("within", True)
-    trained, training = settings_for("consensus", "pretrained", LABELS, {})
-    assert (trained.metric, trained.augmentation) == ("within", "photographs")
-    assert training.lr < settings_for("consensus", "images", LABELS, {})[1].lr
-    assert settings_for("triplet", "pretrained", LABELS, {})[1].lr == training.lr
-    assert settings_for("triplet", "pretrained", LABELS, {})[1].batch_size < training.batch_size
-    assert settings_for("triplet", "descriptors", LABELS, {})[1].lr == 1e-5
-    assert settings_for("triplet", "images", LABELS, {})[1].lr == 1e-3
-    assert settings_for("synthetic", "pretrained", LABELS, {})[1].lr < training.lr
-    assert settings_for("consensus", "pretrained", LABELS, {"lr": 1e-4})[1].lr == 1e-4
-    assert settings_for("consensus", "images", LABELS, {})[0].metric == "principal"
+    described, trained = planned("consensus", "descriptors"), planned("consensus", "pretrained")
+    assert (described.method_settings.metric, described.method_settings.relative) == ("within", True)
+    assert (trained.method_settings.metric, trained.method_settings.augmentation) == ("within", "photographs")
+    rates = {(m, on): planned(m, on).training.lr for m in ("consensus", "triplet", "synthetic") for on in EXAMPLES}
+    assert rates["consensus", "pretrained"] < rates["consensus", "images"]
+    assert rates["triplet", "pretrained"] == rates["consensus", "pretrained"]
+    assert planned("triplet", "pretrained").training.batch_size < trained.training.batch_size
+    assert (rates["triplet", "descriptors"], rates["triplet", "images"]) == (1e-5, 1e-3)
+    assert rates["synthetic", "pretrained"] < rates["consensus", "pretrained"]
+    assert planned("consensus", "pretrained", lr=1e-4).training.lr == 1e-4
+    assert planned("consensus", "images").method_settings.metric == "principal"
 
 
-def test_what_a_network_sees_is_told_by_the_choice() -> None:
-    assert chosen("vectors", (4,)).material("vectors") == "vectors"
-    assert chosen("images", (3, 32, 32)).material("images") == "images"
-    assert chosen("photographs").material("photographs") == "images"
+def test_what_the_encoder_sees_is_told_by_the_choice() -> None:
+    assert choice("vectors", (4,)).material("vectors") == "vectors"
+    assert choice("images", (3, 32, 32)).material("images") == "images"
+    assert choice("photographs").material("photographs") == "images"
     named = {"encoder": "googlenet", "weights": FILE}
-    assert chosen("photographs", **named).material("photographs") == "descriptors"
-    assert chosen("photographs", fine_tune=True, **named).material("photographs") == "pretrained"
+    assert choice("photographs", **named).material("photographs") == "descriptors"
+    assert choice("photographs", fine_tune=True, **named).material("photographs") == "pretrained"
 
 
 def test_defaults_give_way_to_small_data_and_changes_do_not() -> None:
-    few = torch.tensor([0, 0, 1, -1])
-    assert settings_for("consensus", "vectors", few, {})[0].k == 3
-    assert settings_for("consensus", "vectors", few, {"k": 9})[0].k == 9
-    assert settings_for("lrml", "vectors", LABELS, {}, linear=True)[0].k == 6
-    assert not hasattr(settings_for("triplet", "vectors", LABELS, {})[0], "k")
-    single = torch.tensor([0, 1, -1, -1])
-    assert settings_for("lrml", "vectors", LABELS, {})[1].selection == "labels"
-    assert settings_for("lrml", "vectors", single, {})[1].selection == "last"
-    assert settings_for("lrml", "vectors", single, {"selection": "labels"})[1].selection == "labels"
+    few, single = torch.tensor([0, 0, 1, -1]), torch.tensor([0, 1, -1, -1])
+    assert planned("consensus", "vectors", few).method_settings.k == 3
+    assert planned("consensus", "vectors", few, k=9).method_settings.k == 9
+    assert planned("lrml", "vectors", encoder="none").method_settings.k == 6
+    assert not hasattr(planned("triplet", "vectors").method_settings, "k")
+    assert planned("lrml", "vectors").training.selection == "labels"
+    assert planned("lrml", "vectors", single).training.selection == "last"
+    assert planned("lrml", "vectors", single, selection="labels").training.selection == "labels"
 
 
 def test_an_epoch_on_images_has_steps_enough() -> None:
-    assert settings_for("instance", "images", LABELS, {})[1].passes == 8
-    assert settings_for("instance", "descriptors", torch.zeros(256 * 4), {})[1].passes == 2
-    assert settings_for("instance", "images", torch.zeros(256 * 20), {})[1].passes == 1
-    assert settings_for("instance", "images", LABELS, {"passes": 3})[1].passes == 3
-    assert settings_for("instance", "vectors", LABELS, {})[1].passes == 1
+    assert planned("instance", "images").training.passes == 8
+    assert planned("instance", "descriptors", torch.zeros(256 * 4)).training.passes == 2
+    assert planned("instance", "images", torch.zeros(256 * 20)).training.passes == 1
+    assert planned("instance", "images", passes=3).training.passes == 3
+    assert planned("instance", "vectors").training.passes == 1
 
 
 def test_settings_that_nothing_has_are_refused_by_name() -> None:
-    with pytest.raises(InputError, match="method 'lrml' has no setting 'margin'; it has: average, "):
-        settings_for("lrml", "vectors", LABELS, {"margin": 1.0})
+    with pytest.raises(InputError, match=r"'lrml' has no setting 'margin' \(it is one of triplet\); it has: average"):
+        planned("lrml", "vectors", margin=1.0)
     with pytest.raises(InputError, match=r"k must be a whole number, got 2\.5"):
-        settings_for("lrml", "vectors", LABELS, {"k": 2.5})
+        planned("lrml", "vectors", k=2.5)
+
+
+@pytest.mark.parametrize(("name", "instead"), [("labels_per_class", "label as many"), ("init", "leave it out")])
+def test_settings_of_benchmarks_are_refused_for_own_data(name: str, instead: str) -> None:
+    with pytest.raises(InputError, match=f"--{name.replace('_', '-')} is for benchmark datasets; .*{instead}"):
+        planned("consensus", "vectors", **{name: 1})
+
+
+def test_the_width_of_a_linear_metric_is_at_most_half_by_default() -> None:
+    wide = {"shape": (20,), "encoder": "none"}
+    assert planned("affinity-triplets", "vectors", **wide).method_settings.components == 10
+    assert planned("affinity-triplets", "vectors", components=3, **wide).method_settings.components == 3
+    assert planned("lrml", "vectors", **wide).method_settings.components == 0
+    with pytest.raises(InputError, match="n_components must be a whole number from 1 to 20"):
+        planned("lrml", "vectors", components=21, **wide)

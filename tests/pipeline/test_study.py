@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from semimetric.core.errors import DivergedError, InputError, RunError
-from semimetric.pipeline.study import Problem, Range, Report, Space, rounded, tune
+from semimetric.core.space import Range, Space
+from semimetric.pipeline.study import Problem, Report, rounded
+from semimetric.pipeline.study import run_study as tune
 
 SPACE: Space = {"lr": Range(1e-4, 1.0, log=True), "k": Range(3, 20), "selective": (True, False)}
 START = {"lr": 0.01, "k": 10, "selective": False}
@@ -138,11 +140,11 @@ def test_another_study_in_the_folder_is_refused_untouched(tmp_path: Path) -> Non
     folder = tmp_path / "study"
     tune(problem(Tried(), data="a"), folder, 1)
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(RunError, match=r"holds a study of another data\. Choose another --out"):
+    with pytest.raises(RunError, match=r"other data or settings: the data differ\. Use the same ones"):
         tune(problem(Tried(), data="b"), folder, 2)
-    with pytest.raises(RunError, match="of another seed"):
+    with pytest.raises(RunError, match="seed was 0 and is now 1"):
         tune(problem(Tried(), data="a"), folder, 2, seed=1)
-    with pytest.raises(RunError, match="of another space"):
+    with pytest.raises(RunError, match="space"):
         tune(Problem({"k": Range(3, 4)}, {"k": 3}, {"method": "lrml", "data": "a"}, Tried()), folder, 2)
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 

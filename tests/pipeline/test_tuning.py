@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -20,22 +20,23 @@ from helpers.own_photos import write_folder
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 from rich.console import Console
-from semimetric.cli.own import own_estimator, own_task
-from semimetric.pipeline.choice import Choice, settings_for
-from semimetric.pipeline.learn import Task
 from torch import Tensor
 from typer.testing import CliRunner
 
 from semimetric.cli import tune as command
 from semimetric.cli.main import app
-from semimetric.core.errors import InputError
+from semimetric.core.errors import InputError, RunError
 from semimetric.core.settings import build_settings
-from semimetric.data import Dataset, Examples, load_dataset
+from semimetric.core.space import Range
+from semimetric.data import Dataset, Examples, dataset_names, load_dataset, read_collection
 from semimetric.methods import METHODS, method_names
 from semimetric.pipeline import tuning
+from semimetric.pipeline.data import FitData
 from semimetric.pipeline.linear import GuardWarning, learn_metric
-from semimetric.pipeline.presets import PRESETS, Material
-from semimetric.pipeline.study import Range, tune
+from semimetric.pipeline.own import OwnData, OwnRequest, read_own
+from semimetric.pipeline.resolve import resolve_benchmark, resolve_own
+from semimetric.pipeline.study import Problem
+from semimetric.pipeline.study import run_study as tune
 from semimetric.pipeline.tuning import benchmark_problem, hidden_rows, own_problem, score_of, space_for
 from semimetric.training import Trainer, TrainingSettings
 
@@ -55,9 +56,17 @@ def table(rows: int = 90, labelled: int = 24) -> tuple[Tensor, Tensor]:
     return vectors.double(), torch.where(torch.arange(rows) < labelled, classes, -1)
 
 
-def task_of(method: str, encoder: str = "mlp", **changes: Any) -> Task:
-    inputs, labels = table()
-    return Task("vectors", inputs, labels, method, Choice(encoder, "standardize"), changes, shape=(6,))
+SHAPES: dict[Any, tuple[int, ...]] = {"vectors": (6,), "images": (3, 16, 16)}
+VECTORS = FitData("vectors", (6,), *table())
+
+
+def problem_of(
+    method: str, encoder: str = "mlp", given: dict[str, Any] | None = None, data: FitData = VECTORS
+) -> Problem:
+    """What is tuned of a method on vectors; the encoder is no setting of the study."""
+    request = OwnRequest(method, settings={"encoder": encoder} | (given or {}))
+    plan = resolve_own(data.kind, data.shape, data.labels, CPU, method, **request.settings)
+    return own_problem(request, OwnData(plan, data, None, None), CPU)
 
 
 @pytest.mark.parametrize("method", method_names())
@@ -71,16 +80,14 @@ def test_every_bound_is_a_value_that_the_settings_take(method: str) -> None:
 
 @pytest.mark.parametrize("method", method_names())
 def test_the_settings_in_force_are_tried_first_on_all_data(method: str) -> None:
-    labels = table()[1]
-    in_force = {dataset: tuning.plan(dataset, method) for dataset in PRESETS["default"]}
-    settings = {dataset: (planned.method_settings, planned.training) for dataset, planned in in_force.items()}
-    settings |= {material: settings_for(method, material, labels, {}) for material in get_args(Material)}
-    for where, (own, training) in settings.items():
-        space, start = tuning._around(METHODS[method].space, own, training)
-        assert set(METHODS[method].space) - set(space) == ({"lr"} if training.lr == 0 else set())
+    plans = {dataset: resolve_benchmark(dataset, method) for dataset in dataset_names()}
+    plans |= {kind: resolve_own(kind, shape, table()[1], CPU, method) for kind, shape in SHAPES.items()}
+    for where, plan in plans.items():
+        space, start = tuning._around(METHODS[method].space, plan)
+        assert set(METHODS[method].space) - set(space) == ({"lr"} if plan.training.lr == 0 else set())
         for name, value in start.items():
             assert value in space[name], (where, name)
-            assert getattr(training if name == "lr" else own, name) == value
+            assert getattr(plan.training if name == "lr" else plan.method_settings, name) == value
 
 
 def test_settings_that_are_given_are_not_tried() -> None:
@@ -106,7 +113,7 @@ def test_a_third_of_the_labels_of_each_class_is_hidden(labels: list[int], seed: 
     able = {name for name, size in sizes.items() if size >= 4}
     generator = torch.Generator().manual_seed(seed)
     if len(able) < 2:
-        with pytest.raises(InputError, match="needs 4 labels in each of two classes"):
+        with pytest.raises(InputError, match="needs at least 4 labels in each of two classes"):
             hidden_rows(known, generator)
         return
     rows = hidden_rows(known, generator)
@@ -119,8 +126,8 @@ def test_a_third_of_the_labels_of_each_class_is_hidden(labels: list[int], seed: 
 
 
 def test_a_linear_metric_learns_without_the_hidden_labels_and_is_scored_once() -> None:
-    task = task_of("lrml", "none", k=4)
-    problem = own_problem(task, {"k": 4}, CPU)
+    task = VECTORS
+    problem = problem_of("lrml", "none", {"k": 4})
     assert problem.start == {"graph_weight": 3.0, "ridge": 0.3}
     reported: list[int] = []
     score = problem.run({"graph_weight": 1.0, "ridge": 0.1}, lambda epoch, _: reported.append(epoch))
@@ -139,11 +146,8 @@ def test_the_width_that_is_given_is_that_of_every_trial(monkeypatch: pytest.Monk
     real = tuning.score_of
     monkeypatch.setattr(tuning, "score_of", lambda rows, labels: widths.append(rows.shape[1]) or real(rows, labels))
     for encoder, method in (("none", "lrml"), ("mlp", "triplet")):
-        task = dataclasses.replace(
-            task_of(method, encoder, epochs=1, passes=1) if encoder == "mlp" else task_of(method, "none"),
-            n_components=2,
-        )
-        problem = own_problem(task, {}, CPU)
+        quick = {"epochs": 1, "passes": 1} if encoder == "mlp" else {}
+        problem = problem_of(method, encoder, quick | {"components": 2})
         problem.run(problem.start, silent)
     assert set(widths) == {2}
 
@@ -163,13 +167,12 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
 
 def test_a_network_trains_without_the_hidden_labels_as_fit_would_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     trainers = trained_on(monkeypatch)
-    task = task_of("affinity-triplets", epochs=3, components=4)
-    problem = own_problem(task, {"epochs": 3}, CPU)
+    problem = problem_of("affinity-triplets", given={"epochs": 3, "components": 4})
     scores: dict[int, float] = {}
     kept = problem.run(problem.start | {"k": 5}, scores.__setitem__)
     (trainer,) = trainers
-    rows = hidden_rows(task.labels, torch.Generator().manual_seed(0))
-    assert torch.equal(trainer.data.labels, task.labels.index_fill(0, rows, -1))
+    rows = hidden_rows(VECTORS.labels, torch.Generator().manual_seed(0))
+    assert torch.equal(trainer.data.labels, VECTORS.labels.index_fill(0, rows, -1))
     assert trainer.data.validation_inputs is None
     assert trainer.settings.selection == "labels"
     assert trainer.method.settings.k == 5
@@ -182,8 +185,8 @@ def test_a_network_trains_without_the_hidden_labels_as_fit_would_choose(monkeypa
 @pytest.mark.parametrize("method", [name for name in method_names() if name != "rotation"])
 def test_every_method_is_tuned_on_vectors(method: str, tmp_path: Path) -> None:
     linear = METHODS[method].learns_without_network
-    task = task_of(method, "none" if linear else "mlp", **({} if linear else QUICK))
-    found = tune(own_problem(task, {}, CPU), tmp_path / "study", 2)
+    problem = problem_of(method, "none" if linear else "mlp", {} if linear else QUICK)
+    found = tune(problem, tmp_path / "study", 2)
     assert found["trials"] == 2
     assert found["refused"] == 0
     assert 0.0 < found["score"] <= 1.0
@@ -192,34 +195,31 @@ def test_every_method_is_tuned_on_vectors(method: str, tmp_path: Path) -> None:
 def test_a_method_of_images_is_tuned_on_images(tmp_path: Path) -> None:
     images = torch.randint(0, 255, (40, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     labels = torch.where(torch.arange(40) < 16, torch.arange(40) % 2, -1)
-    choice = Choice("small-cnn", "standardize")
-    task = Task("images", images, labels, "rotation", choice, {"epochs": 1, "passes": 1}, shape=(1, 8, 8))
-    assert tune(own_problem(task, {}, CPU), tmp_path / "study", 2)["complete"] == 2
+    data = FitData("images", (1, 8, 8), images, labels)
+    problem = problem_of("rotation", "small-cnn", {"epochs": 1, "passes": 1}, data)
+    assert tune(problem, tmp_path / "study", 2)["complete"] == 2
 
 
 def test_what_fit_refuses_is_refused() -> None:
-    inputs, _ = table()
-    task = dataclasses.replace(task_of("lrml"), inputs=inputs, labels=torch.arange(len(inputs)) % 3)
+    full = dataclasses.replace(VECTORS, labels=torch.arange(len(VECTORS.labels)) % 3)
     with pytest.raises(InputError, match="learns from unlabelled examples and there is none"):
-        own_problem(task, {}, CPU)
+        problem_of("lrml", data=full)
 
 
 def test_a_training_that_is_interrupted_interrupts_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = task_of("triplet", **QUICK)
     real = Trainer._train_epoch
     monkeypatch.setattr(Trainer, "_train_epoch", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        tune(own_problem(task, {}, CPU), tmp_path / "study", 2)
+        tune(problem_of("triplet", given=QUICK), tmp_path / "study", 2)
     monkeypatch.setattr(Trainer, "_train_epoch", real)
-    assert tune(own_problem(task, {}, CPU), tmp_path / "study", 2)["trials"] == 2
+    assert tune(problem_of("triplet", given=QUICK), tmp_path / "study", 2)["trials"] == 2
 
 
 def test_other_data_is_another_study(tmp_path: Path) -> None:
-    task = task_of("lrml", "none")
-    tune(own_problem(task, {}, CPU), tmp_path / "study", 1)
-    other = dataclasses.replace(task, inputs=task.inputs + 1)
-    with pytest.raises(Exception, match="a study of another data"):
-        tune(own_problem(other, {}, CPU), tmp_path / "study", 1)
+    tune(problem_of("lrml", "none"), tmp_path / "study", 1)
+    other = dataclasses.replace(VECTORS, inputs=VECTORS.inputs + 1)
+    with pytest.raises(RunError, match="was made with other data or settings: the data differ"):
+        tune(problem_of("lrml", "none", data=other), tmp_path / "study", 1)
 
 
 def some_digits(monkeypatch: pytest.MonkeyPatch, spoil_test: bool = False) -> None:
@@ -273,9 +273,10 @@ def test_the_softmax_training_of_a_benchmark_precedes_every_trial(monkeypatch: p
 def test_photographs_are_tuned(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "photos", labelled=5, unlabelled=6)
     given = {"epochs": 1, "passes": 1, "side": 16, "encoder": "small-cnn", "lr": 1e-3}
-    task = own_task(own_estimator("triplet", 0, "cpu", False, given), folder, None, None, None)
-    assert task.inputs.shape == (21, 3, 16, 16)
-    found = tune(own_problem(task, given, CPU), tmp_path / "study", 2)
+    request = OwnRequest("triplet", 0, "cpu", settings=given)
+    own = read_own(request, read_collection(folder), folder)
+    assert own.data.inputs.shape == (21, 3, 16, 16)
+    found = tune(own_problem(request, own, CPU), tmp_path / "study", 2)
     assert list(found["settings"]) == ["margin"]
     assert found["score"] > 0.5
 
@@ -307,10 +308,10 @@ def test_the_command_that_is_printed_fits_with_the_best_settings(tmp_path: Path)
     assert second.startswith("fit with: semimetric fit ")
     fitted = semimetric(*shlex.split(second.removeprefix("fit with: semimetric ")), "--json")
     assert fitted.returncode == 0, fitted.stderr
-    used = json.loads((study / "run" / "config.json").read_text())["params"]
+    used = json.loads((study / "run" / "config.json").read_text())["plan"]
     assert used["method"] == "consensus"
-    assert used["epochs"] == 2
-    assert used["settings"] == best["settings"]
+    assert used["training"]["epochs"] == 2
+    assert best["settings"].items() <= (used["training"] | used["method_settings"]).items()
     again = CliRunner().invoke(app, [*map(str, words), "--json"])
     told = json.loads(again.stdout.splitlines()[-1])
     assert told["settings"] == best["settings"]

@@ -14,6 +14,7 @@ from sklearn.datasets import load_wine
 
 import semimetric as sm
 from semimetric.core.errors import InputError, RunError
+from semimetric.estimators.runs import estimator_of
 from semimetric.model.folder import LoadedRun, load_run
 from semimetric.serve import embed as bulk
 from semimetric.serve.embed import embed_to, new_examples
@@ -64,14 +65,14 @@ def test_all_rows_are_written_once_and_in_order(home: Path, tmp_path: Path, load
     names, values = read_back(out)
     assert tuple(names) == embedded.names == photos.names
     np.testing.assert_array_equal(values, embedded.embeddings.numpy().astype(np.float32))
-    np.testing.assert_allclose(values, loaded.estimator.embedding_, atol=1e-6)
+    np.testing.assert_allclose(values, loaded.fitted.embeddings, atol=1e-6)
     assert {path.name for path in tmp_path.iterdir()} == {out.name} | ({"out.npy.json"} if suffix == ".npy" else set())
 
 
 def test_what_stands_beside_is_not_overwritten(home: Path, tmp_path: Path, loaded: LoadedRun) -> None:
     shutil.copytree(home / "run", tmp_path / "run")
     embed_to(loaded, new_examples(loaded, home / "photos"), tmp_path / "run" / "model.npy")
-    assert load_run(tmp_path / "run").examples.names == loaded.examples.names
+    assert load_run(tmp_path / "run").fitted.examples.names == loaded.fitted.examples.names
 
 
 def counting(monkeypatch: pytest.MonkeyPatch, fails_at: int = 0) -> list[range]:
@@ -136,15 +137,15 @@ def test_parts_of_something_else_are_never_used(
     wine, narrow = load_run(home / "wine"), load_run(home / "narrow")
     vectors = new_examples(wine, home / "wine.npy")
     interrupted(wine, vectors, out, monkeypatch)
-    with pytest.raises(InputError, match="of another run or of other examples"):
+    with pytest.raises(InputError, match="parts of another run or of other examples"):
         embed_to(narrow, new_examples(narrow, home / "wine.npy"), out)
-    with pytest.raises(InputError, match="of another run or of other examples"):
+    with pytest.raises(InputError, match="parts of another run or of other examples"):
         embed_to(loaded, new_examples(loaded, home / "photos"), out)
     np.save(tmp_path / "other.npy", np.load(home / "wine.npy") + 1)
-    with pytest.raises(InputError, match="of another run or of other examples"):
+    with pytest.raises(InputError, match="parts of another run or of other examples"):
         embed_to(wine, new_examples(wine, tmp_path / "other.npy"), out)
     monkeypatch.setattr(bulk, "CHUNK", 7)
-    with pytest.raises(InputError, match="of another run or of other examples"):
+    with pytest.raises(InputError, match="parts of another run or of other examples"):
         embed_to(wine, vectors, out)
     for part in (tmp_path / "out.npy.parts").iterdir():
         part.unlink()  # killed while it was removed
@@ -158,7 +159,7 @@ def test_a_photograph_that_was_replaced_meanwhile_is_noticed(
     photos = write_folder(tmp_path / "photos", labelled=4, unlabelled=0)
     interrupted(loaded, new_examples(loaded, photos), tmp_path / "out.npy", monkeypatch)
     write_photo(photos / "red" / "photo 0.jpg", COLOURS["blue"], 99, size=(90, 80))
-    with pytest.raises(InputError, match="of another run or of other examples"):
+    with pytest.raises(InputError, match="parts of another run or of other examples"):
         embed_to(loaded, new_examples(loaded, photos), tmp_path / "out.npy")
 
 
@@ -203,6 +204,6 @@ def test_names_are_those_of_predict_and_probabilities_add_up(home: Path, tmp_pat
     found = new_examples(loaded, home / "photos")
     predict_to(loaded, found, tmp_path / "out.csv")
     rows = list(csv.DictReader((tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()))
-    assert [row["label"] for row in rows] == loaded.estimator.predict(found.paths).tolist()
-    shares = loaded.estimator.predict_proba(found.paths).max(1)
+    assert [row["label"] for row in rows] == estimator_of(loaded).predict(found.paths).tolist()
+    shares = estimator_of(loaded).predict_proba(found.paths).max(1)
     np.testing.assert_allclose([float(row["probability"]) for row in rows], shares, atol=1e-4)
