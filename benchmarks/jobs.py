@@ -61,7 +61,7 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
             outcome["cut"] = evaluate_run(out, data_dir, device, job.cut)["scores"]
     wall = time.perf_counter() - began
     facts = {"label": job.label, "settings": job.settings, "validate": False}
-    facts |= {"config": experiment.config(), "history": history}
+    facts |= {"config": experiment.as_dict(), "history": history}
     return outcome | facts | {"run": None, "wall": wall}
 
 
@@ -70,11 +70,10 @@ def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str,
 
     Withheld are 15 % of each class, unless the job's settings say otherwise, as they may of the model that is kept.
     """
-    from semimetric.methods import build_method
-    from semimetric.pipeline.data import load_examples
-    from semimetric.pipeline.fit import build_network, prepare, pretrain_encoder, score
+    from semimetric.pipeline.data import benchmark_data, load_examples
+    from semimetric.pipeline.fit import build_trainer, prepare, pretrain_encoder, score
     from semimetric.pipeline.resolve import resolve_benchmark
-    from semimetric.training import Silent, Trainer, choose_device
+    from semimetric.training import Silent, choose_device
 
     history: list[dict[str, Any]] = []
 
@@ -86,10 +85,9 @@ def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str,
     withheld = {"validation_share": 0.15, "selection": "last"}
     experiment = resolve_benchmark(job.dataset, job.method, job.seed, job.preset, **(withheld | job.settings))
     where = choose_device(device)
-    data = prepare(experiment, load_examples(experiment, data_dir, where), where).data
-    encoder = build_network(experiment, tuple(data.inputs.shape[1:]))
-    method = build_method(experiment.method, **dataclasses.asdict(experiment.method_settings))
-    trainer = Trainer(encoder, method, data, experiment.training, experiment.seed, where, progress=Keep())
+    examples = benchmark_data(experiment, load_examples(experiment, data_dir, where))
+    data = prepare(experiment, dataclasses.replace(examples, test=None), where).training
+    trainer = build_trainer(experiment, data, where, Keep())
     pretrain_encoder(experiment, trainer)
     initial = score(trainer.encoder, trainer.metric, data.validation_inputs, data.validation_labels)
     result = trainer.fit()
@@ -98,7 +96,7 @@ def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str,
         "seed": job.seed,
         "settings": job.settings,
         "validate": True,
-        "config": experiment.config(),
+        "config": experiment.as_dict(),
         "initial": initial,
         "final": score(result.encoder, result.metric, data.validation_inputs, data.validation_labels),
         "trust": result.trust,

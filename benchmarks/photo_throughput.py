@@ -1,6 +1,6 @@
 """Time and memory of describing photographs, from files on disk to unit descriptors, decoding included.
 
-    python benchmarks/photo_throughput.py PHOTOS --weights googlenet.npz --workers 16 --out photo_throughput.json
+    python benchmarks/photo_throughput.py PHOTOS --weights googlenet.npz --out photo_throughput.json
 
 ``PHOTOS`` is a folder with images in it, however deep. A first pass over a few of them warms up what is compiled once.
 """
@@ -14,9 +14,8 @@ from pathlib import Path
 
 from jobs import machine, write_result
 
-from semimetric.data import PhotoReader
 from semimetric.encoders import build_encoder
-from semimetric.pipeline.descriptors import describe_photos
+from semimetric.encoders.photographs import PhotoTransform
 from semimetric.training import choose_device
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp"}
@@ -29,21 +28,17 @@ def main() -> None:
     parser.add_argument("--encoder", default="googlenet")
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--side", type=int, default=224)
-    parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--workers", type=int)
-    parser.add_argument("--cache-mib", type=int, default=256)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--most", type=int, help="take this many photographs only")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     paths = sorted(path for path in args.photos.rglob("*") if path.suffix.lower() in SUFFIXES)[: args.most]
     network = build_encoder(args.encoder, (3, args.side, args.side), 0, weights=args.weights)
-    network = network.to(choose_device(args.device)).eval()
-    options = {"side": args.side, "workers": args.workers, "cache_bytes": args.cache_mib << 20}
-    describe_photos(PhotoReader(paths[: args.batch_size], **options), network, args.batch_size)
+    transform, device = PhotoTransform(args.side, network=network.eval()), choose_device(args.device)
+    transform.read(paths[:128], device)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
-    rows, _ = describe_photos(PhotoReader(paths, **options), network, args.batch_size)
+    rows, _, _ = transform.read(paths, device)
     seconds = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     facts = {

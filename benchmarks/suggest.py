@@ -36,6 +36,7 @@ WAYS = ("suggested", "random", "random per class")
 def run_way(job: Job, data_dir: Path | None, device: str) -> dict[str, Any]:
     """One way of choosing labels for one seed, to the scores of the last training."""
     from semimetric.data import load_dataset
+    from semimetric.pipeline.data import benchmark_data
     from semimetric.pipeline.fit import prepare, score
     from semimetric.pipeline.resolve import resolve_benchmark
     from semimetric.training import choose_device
@@ -50,19 +51,19 @@ def run_way(job: Job, data_dir: Path | None, device: str) -> dict[str, Any]:
     changes = {"epochs": budget["epochs"]} if "epochs" in budget else {}
     changes |= {"hold_back": 0.0, "labels_per_class": per_class // classes}
     experiment = resolve_benchmark(job.dataset, job.method, job.seed, **changes)
-    prepared = prepare(experiment, dataset, where)
-    labels, truth = prepared.data.labels, prepared.data.classes
+    prepared = prepare(experiment, benchmark_data(experiment, dataset), where)
+    labels, truth = prepared.training.labels, prepared.training.classes
     rounds = []
     if way == "random":
         labels = drawn_alike(truth, final_labels(budget), job.seed)
     for number in range(budget["rounds"] if way == "suggested" else 0):
-        result, found, facts = train(experiment, prepared.data, labels, where)
-        points = result.embed(prepared.data.inputs)
+        result, found, facts = train(experiment, prepared.training, labels, where)
+        points = result.embed(prepared.training.inputs)
         chosen = suggest(points, labels, found.shares, found.confidence, budget["per_round"], job.seed + number)
         labels = labels.clone()
         labels[chosen.rows] = truth[chosen.rows]
         rounds.append(facts | {"suggested": chosen.rows.tolist(), "gains": chosen.gains.tolist()})
-    result, _, facts = train(experiment, prepared.data, labels, where)
+    result, _, facts = train(experiment, prepared.training, labels, where)
     return {
         "label": job.label,
         "seed": job.seed,
@@ -75,14 +76,10 @@ def run_way(job: Job, data_dir: Path | None, device: str) -> dict[str, Any]:
 
 def train(experiment: Any, data: Any, labels: Tensor, where: torch.device) -> tuple[Any, Any, dict[str, Any]]:
     """Train from scratch: the result, what every example is taken for, and how often that is right."""
-    from semimetric.methods import build_method
-    from semimetric.pipeline.fit import build_network
-    from semimetric.training import Trainer
+    from semimetric.pipeline.fit import build_trainer
 
     known = dataclasses.replace(data, labels=labels)
-    encoder = build_network(experiment, tuple(data.inputs.shape[1:]))
-    method = build_method(experiment.method, **dataclasses.asdict(experiment.method_settings))
-    trainer = Trainer(encoder, method, known, experiment.training, experiment.seed, where)
+    trainer = build_trainer(experiment, known, where)
     result = trainer.fit()
     found = trainer.posteriors()
     right = found.classes[found.shares.argmax(1)] == data.classes

@@ -12,7 +12,6 @@ Both train the encoder with AdamW and the views, batch size and number of steps 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import multiprocessing
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -60,8 +59,9 @@ def run_today(row: str, job: Job, data_dir: Path | None, device: str) -> dict[st
     if row == "consensus":
         return run_job(job, data_dir, device, 1)
     from semimetric.data import load_dataset
-    from semimetric.methods import build_method
+    from semimetric.methods import METHODS
     from semimetric.metric import Metric
+    from semimetric.pipeline.data import benchmark_data
     from semimetric.pipeline.fit import build_network, prepare, score
     from semimetric.pipeline.resolve import resolve_benchmark
     from semimetric.training import choose_device
@@ -70,11 +70,11 @@ def run_today(row: str, job: Job, data_dir: Path | None, device: str) -> dict[st
     began = time.perf_counter()
     experiment = resolve_benchmark(job.dataset, "consensus", job.seed, "default", **job.settings)
     where = choose_device(device)
-    prepared = prepare(experiment, load_dataset(job.dataset, data_dir), where)
-    data = prepared.data
+    prepared = prepare(experiment, benchmark_data(experiment, load_dataset(job.dataset, data_dir)), where)
+    data = prepared.training
     encoder = build_network(experiment, tuple(data.inputs.shape[1:])).to(where)
     width = encoder(data.inputs[:2]).shape[1]
-    method = build_method("consensus", **dataclasses.asdict(experiment.method_settings))
+    method = METHODS["consensus"](experiment.method_settings)
     method.on_fit_begin(data.inputs, data.labels, width, torch.Generator().manual_seed(job.seed))
     targets = pseudo_labels(data.inputs, data.labels) if row == "LabelSpreading" else data.labels
     rows = (targets >= 0).nonzero().flatten()

@@ -18,10 +18,10 @@ from helpers.command import COMMAND, semimetric
 from helpers.killed import Killer
 from helpers.own_photos import write_folder
 from safetensors.torch import load_file
-from semimetric.serve.bulk import CHUNK
 from sklearn.datasets import load_wine
 
 import semimetric as sm
+from semimetric.serve.embed import CHUNK
 
 KILLS = [3, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 METHODS = {

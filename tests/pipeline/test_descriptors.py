@@ -11,11 +11,15 @@ from helpers.birds import write_birds
 from torch import nn
 
 from semimetric.core.errors import InputError
-from semimetric.data import Dataset, Examples, PhotoReader, build_preprocess, decode_image
+from semimetric.data import Dataset, Examples, build_preprocess, decode_image
 from semimetric.encoders import build_encoder, encode
+from semimetric.encoders.photographs import PhotoTransform
 from semimetric.pipeline.benchmark import evaluate_run, fit_benchmark
-from semimetric.pipeline.descriptors import describe_photos, described
+from semimetric.pipeline.descriptors import described
+from semimetric.pipeline.plan import NetworkSettings
 from semimetric.pipeline.resolve import resolve_benchmark
+
+GOOGLENET = NetworkSettings("linear", backbone="googlenet", weights="random", preprocess="none")
 
 
 @pytest.fixture
@@ -28,7 +32,7 @@ def dataset() -> Dataset:
 
 
 def test_descriptors_are_the_features_of_the_network_and_labels_stay(dataset: Dataset) -> None:
-    found = described(dataset, "googlenet", None, seed=3)
+    found = described(dataset, GOOGLENET, seed=3)
     network = build_encoder("googlenet", (3, 64, 64), 3)
     scaled = build_preprocess("imagenet", dataset.test.inputs)(dataset.test.inputs)
     assert torch.allclose(found.test.inputs, encode(network, scaled), atol=1e-6)
@@ -41,13 +45,14 @@ def test_kept_descriptors_are_read_again_and_only_for_the_same_images_and_networ
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "kept.safetensors"
-    first = described(dataset, "googlenet", None, keep=path)
+    cached = dataclasses.replace(GOOGLENET, descriptors=str(path))
+    first = described(dataset, cached, 0)
     monkeypatch.setattr("semimetric.pipeline.descriptors.build_encoder", lambda *_, **__: pytest.fail("computed again"))
-    again = described(dataset, "googlenet", None, keep=path)
+    again = described(dataset, cached, 0)
     assert torch.equal(first.train.inputs, again.train.inputs)
     assert torch.equal(first.test.inputs, again.test.inputs)
     with pytest.raises(InputError, match=r"kept.safetensors' differ in weights from what is asked for now; name"):
-        described(dataset, "googlenet", None, seed=1, keep=path)
+        described(dataset, cached, 1)
     others = [
         dataset.train.subset([0, 1]),
         dataset.train.subset([1, 0, 2, 3, 4, 5]),
@@ -56,7 +61,7 @@ def test_kept_descriptors_are_read_again_and_only_for_the_same_images_and_networ
     ]
     for train in others:
         with pytest.raises(InputError, match="differ in images from"):
-            described(dataclasses.replace(dataset, train=train), "googlenet", None, keep=path)
+            described(dataclasses.replace(dataset, train=train), cached, 0)
 
 
 def test_what_cannot_be_read_or_kept_is_said_before_anything_is_computed(
@@ -64,9 +69,9 @@ def test_what_cannot_be_read_or_kept_is_said_before_anything_is_computed(
 ) -> None:
     monkeypatch.setattr("semimetric.pipeline.descriptors.build_encoder", lambda *_, **__: pytest.fail("computed"))
     with pytest.raises(InputError, match=r"weights '.*none.npz' is no file"):
-        described(dataset, "googlenet", tmp_path / "none.npz")
+        described(dataset, dataclasses.replace(GOOGLENET, weights=str(tmp_path / "none.npz")), 0)
     with pytest.raises(InputError, match=r"there is no folder '.*missing'"):
-        described(dataset, "googlenet", None, keep=tmp_path / "missing" / "kept.safetensors")
+        described(dataset, dataclasses.replace(GOOGLENET, descriptors=str(tmp_path / "missing" / "kept")), 0)
 
 
 @pytest.fixture
@@ -74,21 +79,23 @@ def birds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_birds(tmp_path / "birds", monkeypatch)
 
 
-def test_photographs_are_described_as_they_are_read(birds: Path, tmp_path: Path) -> None:
+def test_photographs_are_described_as_they_are_read(
+    birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = sorted(birds.rglob("*.png"))[:7]
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"no image")
-    reader = PhotoReader([paths[0], broken, *paths[1:]], 64, workers=2, cache_bytes=3 * 3 * 64 * 64)
+    monkeypatch.setattr("semimetric.encoders.photographs.BATCH", 3)
     network = build_encoder("googlenet", (3, 64, 64), 0)
-    rows, descriptors = describe_photos(reader, network, batch_size=3)
+    transform = PhotoTransform(64, network=network)
+    rows, descriptors, skipped = transform.read([paths[0], broken, *paths[1:]], "cpu")
     assert network.training
     assert rows.tolist() == [0, 2, 3, 4, 5, 6, 7]
-    assert list(reader.skipped) == [broken]
+    assert list(skipped) == [broken]
     images = torch.stack([decode_image(path, 64) for path in paths])
     scaled = build_preprocess("imagenet", images)(images)
     assert torch.allclose(descriptors, encode(network, scaled), atol=1e-5)
-    with pytest.raises(InputError, match="a photograph that can be decoded, and none of 1 can"):
-        describe_photos(PhotoReader([broken], 64), network)
+    assert len(transform.read([broken], "cpu")[1]) == 0
 
 
 @pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
@@ -156,8 +163,8 @@ def test_a_linear_encoder_starts_as_it_finds_things() -> None:
         ({"weights": ""}, "weights are missing: name the file with those of 'googlenet-rmac', or say 'random'"),
         ({"backbone": "mlp"}, "backbone 'mlp' is no pretrained network"),
         ({"backbone": "", "encoder": "googlenet"}, "encoder 'googlenet' expects preprocess 'imagenet', got 'none'"),
-        ({"backbone": "", "descriptors": "kept"}, "descriptors are those of a backbone, and here a network is"),
-        ({"encoder": "googlenet", "preprocess": "imagenet"}, "encoder 'googlenet' sees photographs, and backbone"),
+        ({"backbone": "", "descriptors": "kept"}, "descriptors caches the features of a backbone, and there is none"),
+        ({"encoder": "googlenet", "preprocess": "imagenet"}, "encoder 'googlenet' takes photographs, but backbone"),
         ({"fit": "stretch"}, "fit must be one of crop, squash, got 'stretch'"),
         ({"withheld": "rows"}, "withheld must be one of examples, classes, got 'rows'"),
     ],
