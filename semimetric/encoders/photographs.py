@@ -36,10 +36,7 @@ class PhotoTransform:
     network: nn.Module | None = None
 
     def read(
-        self,
-        paths: Sequence[Path],
-        device: torch.device | str,
-        progress: Callable[[int, int], None] | None = None,
+        self, paths: Sequence[Path], device: torch.device | str, progress: Callable[[int, int], None] | None = None
     ) -> tuple[Tensor, Tensor, dict[Path, str]]:
         """Read photographs; only what one batch and the next one hold is decoded at a time.
 

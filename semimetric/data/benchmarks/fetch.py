@@ -143,11 +143,7 @@ def _member(tar: tarfile.TarFile, name: str) -> bytes:
 
 
 def download(
-    target: Path,
-    mirrors: Sequence[str],
-    check: Callable[[Path], None],
-    progress: Progress,
-    timeout: float = _TIMEOUT,
+    target: Path, mirrors: Sequence[str], check: Callable[[Path], None], progress: Progress, timeout: float = _TIMEOUT
 ) -> Path:
     """Download ``target.name`` from the first mirror that has it and return the ``.part`` file beside ``target``.
 
@@ -167,11 +163,7 @@ def download(
 
 
 def _download_checked(
-    url: str,
-    part: Path,
-    check: Callable[[Path], None],
-    progress: Callable[[int, int | None], None],
-    timeout: float,
+    url: str, part: Path, check: Callable[[Path], None], progress: Callable[[int, int | None], None], timeout: float
 ) -> None:
     """Download and check; a continued file that fails gets one fresh start, since its beginning may be bad."""
     continued = part.exists()
@@ -212,11 +204,7 @@ def _continues_at(response: http.client.HTTPResponse, start: int) -> bool:
 
 
 def _copy(
-    source: IO[bytes],
-    file: IO[bytes],
-    done: int,
-    total: int | None,
-    progress: Callable[[int, int | None], None],
+    source: IO[bytes], file: IO[bytes], done: int, total: int | None, progress: Callable[[int, int | None], None]
 ) -> int:
     progress(done, total)
     while block := source.read(_BLOCK):
