@@ -1,13 +1,13 @@
 """GoogLeNet (Szegedy et al., Going deeper with convolutions, CVPR 2015) without its classifier, for photographs.
 
-Two sets of weights for it are in use, and they belong to two networks. The one of BVLC, trained with Caffe, is the
-paper's: biases and local response normalisation. The one of torchvision has batch normalisation instead, and 3x3
-convolutions where the paper has 5x5.
+Two networks go by this name. BVLC's, trained with Caffe, is the paper's: biases and local response normalisation.
+Torchvision's has batch normalisation instead, and 3x3 convolutions where the paper has 5x5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from semimetric.encoders.regions import RMAC
 from semimetric.encoders.spec import EncoderSpec
 from semimetric.encoders.weights import load_tensors, read_weights
 
-WIDTH = 1024
 SMALLEST = 64
 """Smallest height and width of an image, in pixels."""
 
@@ -76,13 +75,8 @@ class Inception(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Maps in the same height and width."""
-        branches = (
-            self.one(maps),
-            self.three(self.three_reduce(maps)),
-            self.five(self.five_reduce(maps)),
-            self.pool(nn.functional.max_pool2d(maps, 3, 1, 1)),
-        )
-        return torch.cat(branches, 1)
+        three, five = self.three(self.three_reduce(maps)), self.five(self.five_reduce(maps))
+        return torch.cat((self.one(maps), three, five, self.pool(nn.functional.max_pool2d(maps, 3, 1, 1))), 1)
 
 
 class GoogLeNet(nn.Module):
@@ -139,21 +133,16 @@ def _layers(batch_norm: bool) -> nn.Sequential:
     """The layers in Caffe's order: the first response normalisation follows its pool, the second precedes it."""
     unit = partial(Unit, batch_norm=batch_norm)
     pool = partial(nn.MaxPool2d, kernel_size=3, stride=2, ceil_mode=True)
-    layers = nn.Sequential()
-    layers.add_module("conv1", unit(3, 64, 7, stride=2))
-    layers.add_module("pool1", pool())
-    layers.add_module("norm1", _response_norm(batch_norm))
-    layers.add_module("conv2_reduce", unit(64, 64, 1))
-    layers.add_module("conv2", unit(64, 192, 3))
-    layers.add_module("norm2", _response_norm(batch_norm))
-    layers.add_module("pool2", pool())
+    layers = OrderedDict(conv1=unit(3, 64, 7, stride=2), pool1=pool(), norm1=_response_norm(batch_norm))
+    layers |= OrderedDict(conv2_reduce=unit(64, 64, 1), conv2=unit(64, 192, 3))
+    layers |= OrderedDict(norm2=_response_norm(batch_norm), pool2=pool())
     for name, widths in _INCEPTIONS.items():
         if name == "4a":
-            layers.add_module("pool3", pool())
+            layers["pool3"] = pool()
         if name == "5a":
-            layers.add_module("pool4", pool(kernel_size=2 if batch_norm else 3))
-        layers.add_module(name, Inception(widths, batch_norm))
-    return layers
+            layers["pool4"] = pool(kernel_size=2 if batch_norm else 3)
+        layers[name] = Inception(widths, batch_norm)
+    return nn.Sequential(layers)
 
 
 def _response_norm(batch_norm: bool) -> nn.Module:
@@ -170,9 +159,7 @@ def _conversion(batch_norm: bool) -> tuple[Tensor, Tensor]:
 
 
 def load_googlenet(path: Path | str) -> GoogLeNet:
-    """GoogLeNet with the weights of a file; the names of its tensors say which of the two networks it is for.
-
-    Classifiers and auxiliary heads are ignored, and any other tensor is refused.
+    """GoogLeNet with the weights of a file; those of classifiers and auxiliary heads are ignored.
 
     Parameters
     ----------
@@ -189,7 +176,7 @@ def load_googlenet(path: Path | str) -> GoogLeNet:
     batch_norm = _TORCHVISION in tensors
     with torch.random.fork_rng(devices=[]):
         network = GoogLeNet(batch_norm)
-    ours = {theirs: name for name, theirs in (_torchvision_names() if batch_norm else _bvlc_names())}
+    ours = _names_here(batch_norm)
     load_tensors(network, {ours.get(name, name): tensor for name, tensor in tensors.items()}, path, _NO_FEATURES)
     return network
 
@@ -210,27 +197,21 @@ _BRANCHES = {
 """What BVLC and torchvision call the units of an inception."""
 
 
-def _unit_names() -> Iterator[tuple[str, str, str]]:
-    """Names of each unit: here, in BVLC's file and in torchvision's."""
-    yield "layers.conv1", "conv1/7x7_s2", "conv1"
-    yield "layers.conv2_reduce", "conv2/3x3_reduce", "conv2"
-    yield "layers.conv2", "conv2/3x3", "conv3"
+def _names_here(batch_norm: bool) -> dict[str, str]:
+    """The names of the network's tensors, by those in torchvision's file or else in BVLC's."""
+    units = {"conv1": ("conv1/7x7_s2", "conv1"), "conv2_reduce": ("conv2/3x3_reduce", "conv2")}
+    units["conv2"] = ("conv2/3x3", "conv3")
     for name in _INCEPTIONS:
         for branch, (bvlc, torchvision) in _BRANCHES.items():
-            yield f"layers.{name}.{branch}", f"inception_{name}/{bvlc}", f"inception{name}.{torchvision}"
-
-
-def _bvlc_names() -> Iterator[tuple[str, str]]:
-    for ours, theirs, _ in _unit_names():
-        yield f"{ours}.convolution.weight", f"{theirs}.w"
-        yield f"{ours}.convolution.bias", f"{theirs}.b"
-
-
-def _torchvision_names() -> Iterator[tuple[str, str]]:
-    for ours, _, theirs in _unit_names():
-        yield f"{ours}.convolution.weight", f"{theirs}.conv.weight"
-        for value in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
-            yield f"{ours}.norm.{value}", f"{theirs}.bn.{value}"
+            units[f"{name}.{branch}"] = (f"inception_{name}/{bvlc}", f"inception{name}.{torchvision}")
+    norms = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    ends = {".conv.weight": "convolution.weight"} | {f".bn.{value}": f"norm.{value}" for value in norms}
+    ends = ends if batch_norm else {".w": "convolution.weight", ".b": "convolution.bias"}
+    return {
+        f"{theirs[batch_norm]}{end}": f"layers.{ours}.{own}"
+        for ours, theirs in units.items()
+        for end, own in ends.items()
+    }
 
 
 def googlenet_spec(name: str, around: Callable[[GoogLeNet], nn.Module], **further: Any) -> EncoderSpec:

@@ -11,11 +11,8 @@ from torch import Tensor, nn
 
 from semimetric.data.photographs.images import Fit
 from semimetric.data.photographs.photos import PhotoReader
-from semimetric.data.preprocess import PreprocessName, build_preprocess
+from semimetric.data.preprocess import build_preprocess
 from semimetric.encoders.features import encode
-
-PREPROCESS: PreprocessName = "imagenet"
-"""Scaling that pretrained networks expect."""
 
 BATCH = 64
 """Photographs in one batch; the next batch is decoded meanwhile."""
@@ -42,9 +39,8 @@ class PhotoTransform:
 
         Returns
         -------
-        rows : (n,) numbers of the paths that could be decoded
-        inputs : images (n, 3, side, side), or features (n, d)
-        skipped : the other paths, each with its reason
+        rows, inputs, skipped
+            Numbers (n,) of the decoded paths; images (n, 3, side, side) or features (n, d); why the others are not.
         """
         reader = PhotoReader(paths, self.side, self.fit, cache_bytes=BATCH * 3 * self.side**2)
         rows, values = [torch.empty(0, dtype=torch.int64)], []
@@ -59,6 +55,6 @@ class PhotoTransform:
         """Model inputs of images (N, 3, H, W) in the range 0 to 255, on the CPU."""
         if self.network is None:
             return images
-        scaling = build_preprocess(PREPROCESS, images)  # refuses values outside of the range
+        scaling = build_preprocess("imagenet", images)  # refuses values outside of the range
         network = nn.Sequential(scaling, self.network).train(self.network.training).to(device)
         return encode(network, images).cpu()

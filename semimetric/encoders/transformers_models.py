@@ -17,7 +17,6 @@ from semimetric.encoders.weights import UNREADABLE, check_tensors
 
 _WEIGHTS, _CONFIG, _INPUTS = "model.safetensors", "config.json", "preprocessor_config.json"
 _POOLER = "pooler"
-_DESCRIPTION = "network.description"
 
 
 def transformers_spec(name: str) -> EncoderSpec:
@@ -34,8 +33,7 @@ def transformers_spec(name: str) -> EncoderSpec:
 class Described(nn.Module):
     """A model of transformers with one output, whose ``state_dict`` also says how to build it again.
 
-    Its buffer ``description`` (n,) has the bytes of a JSON text: config, statistics of the inputs, and version of
-    transformers. A saved run therefore needs no snapshot, and nothing in it is code.
+    Its buffer ``description`` (n,) holds JSON text: config, statistics of the inputs, and version of transformers.
     """
 
     description: Tensor
@@ -60,21 +58,12 @@ class Described(nn.Module):
 
 
 def _from_snapshot(name: str, weights: Path | None) -> nn.Module:
-    """The model of a snapshot folder, loaded by transformers itself, which knows the names of older files.
-
-    Parts without tensors in the file would be random: a pooler, which files of classifiers lack, is removed, and
-    anything else is refused.
-    """
+    """The model of a snapshot folder; a pooler without tensors in the file is removed, any other such part refused."""
     transformers, path = import_library("transformers", "transformers", name), _snapshot_file(name, weights)
     config, inputs = _json_beside(path, _CONFIG), _json_beside(path, _INPUTS)
+    options = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
     try:
-        model, loaded = transformers.AutoModel.from_pretrained(
-            str(path.parent),
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
+        model, loaded = transformers.AutoModel.from_pretrained(str(path.parent), output_loading_info=True, **options)
     except (*UNREADABLE, ImportError, KeyError) as error:
         raise InputError(f"the snapshot {path.parent} cannot be loaded by transformers: {error}") from error
     missing = sorted(key for key in loaded["missing_keys"] if _POOLER not in key.split("."))
@@ -83,12 +72,8 @@ def _from_snapshot(name: str, weights: Path | None) -> nn.Module:
             f"the weights in {path} lack {len(missing)} of the network's tensors, first {missing[0]!r}. Fetch the "
             "snapshot again."
         )
-    description = {
-        "config": config,
-        "mean": inputs.get("image_mean"),
-        "std": inputs.get("image_std"),
-        "transformers": str(transformers.__version__),
-    }
+    description = {"config": config, "mean": inputs.get("image_mean"), "std": inputs.get("image_std")}
+    description["transformers"] = str(transformers.__version__)
     encoder = _described(name, model, description, set(model.state_dict()) - set(loaded["missing_keys"]))
     check_tensors(encoder.state_dict(), path)
     return encoder
@@ -97,13 +82,12 @@ def _from_snapshot(name: str, weights: Path | None) -> nn.Module:
 def _rebuild(name: str, tensors: Mapping[str, Tensor]) -> nn.Module:
     """The encoder with the tensors of its ``state_dict``, without its snapshot."""
     transformers = import_library("transformers", "transformers", name)
-    description = json.loads(bytes(tensors[_DESCRIPTION].tolist()))
+    description = json.loads(bytes(tensors["network.description"].tolist()))
     config = description["config"]
-    known = {key.removeprefix("network.model.") for key in tensors}
     try:
         built = transformers.AutoConfig.for_model(config["model_type"]).from_dict(config)
         model = transformers.AutoModel.from_config(built, trust_remote_code=False)
-        encoder = _described(name, model, description, known)
+        encoder = _described(name, model, description, {key.removeprefix("network.model.") for key in tensors})
         encoder.load_state_dict(tensors)
     except (ValueError, RuntimeError) as error:
         raise RunError(
@@ -119,16 +103,14 @@ def _described(name: str, model: nn.Module, description: dict[str, Any], known: 
         raise InputError(f"encoder {name!r} is not a network of images alone. Use one such as facebook/dinov2-base.")
     if any(key.startswith(f"{_POOLER}.") and key not in known for key in model.state_dict()):
         setattr(model, _POOLER, None)
-    statistics = unless_imagenet(description["mean"], description["std"])
-    return Headless(Described(model.float(), description), statistics)
+    return Headless(Described(model.float(), description), unless_imagenet(description["mean"], description["std"]))
 
 
 def _snapshot_file(name: str, path: Path | None) -> Path:
     if path is None or path.name != _WEIGHTS or not path.is_file():
-        got = "none" if path is None else str(path)
         raise InputError(
             f"encoder {name!r} needs as weights the file {_WEIGHTS} in its snapshot folder, beside "
-            f"{_CONFIG}, got {got}. Fetch it with: hf download {name.partition(':')[2]}."
+            f"{_CONFIG}, got {path or 'none'}. Fetch it with: hf download {name.partition(':')[2]}."
         )
     return path
 
