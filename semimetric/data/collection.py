@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 NaturalKey = tuple[tuple[str | tuple[int, str], ...], str]
 
 _WHOLE_NUMBER = re.compile(r"([+-]?[0-9]+)(?:\.0+)?")
-_SHOWN_NAMES = 3
-_SHOWN_REASONS = 5
+_SHOWN_NAMES, _SHOWN_REASONS = 3, 5
 
 
 @dataclass(frozen=True)
@@ -130,13 +129,8 @@ def natural_key(text: str) -> NaturalKey:
 
     Digits compare as numbers by how many they are, then by what they are: they may be too many for an ``int``.
     """
-    parts = re.split(r"([0-9]+)", text.casefold())
-    return tuple(_magnitude(part) if place % 2 else part for place, part in enumerate(parts)), text
-
-
-def _magnitude(digits: str) -> tuple[int, str]:
-    significant = digits.lstrip("0")
-    return len(significant), significant
+    parts = [(part, part.lstrip("0")) for part in re.split(r"([0-9]+)", text.casefold())]
+    return tuple((len(digits), digits) if place % 2 else part for place, (part, digits) in enumerate(parts)), text
 
 
 def tidy(text: str) -> str:
@@ -149,8 +143,8 @@ def label_texts(values: Iterable[object]) -> list[str | None]:
 
     Of a column of whole numbers "1.0" becomes "1": as soon as a label is missing, many programs write these so.
     """
-    texts = [None if value is None else _text(value) for value in values]
-    found = [None if text is None or is_no_label(text) else text for text in texts]
+    texts = ["" if value is None else _text(value) for value in values]
+    found = [None if is_no_label(text) else text for text in texts]
     whole = {text: match[1] for text in set(found) if text and (match := _WHOLE_NUMBER.fullmatch(text))}
     if any(text is not None and text not in whole for text in found):
         return found

@@ -73,12 +73,9 @@ class PhotoSpec(BaseSpec):
         return None if arrangement is None else arrangement[0]
 
     def _arrangement(self, folder: Path) -> tuple[tuple[str, ...], Path, Layout] | None:
-        found = []
-        for layout in self.layouts:
-            for root in self.roots:
-                missing = layout.missing_from(folder / root, self.classes)
-                if missing is not None:
-                    found.append((missing, folder / root, layout))
+        places = [(folder / root, layout) for layout in self.layouts for root in self.roots]
+        lacking = [(layout.missing_from(place, self.classes), place, layout) for place, layout in places]
+        found = [(missing, place, layout) for missing, place, layout in lacking if missing is not None]
         return min(found, key=lambda arrangement: len(arrangement[0]), default=None)
 
     def check_options(self, side: int | None, fit: Fit, workers: int | None) -> None:

@@ -38,10 +38,9 @@ _OPEN_AT_ONCE = 128
 class PhotoReader:
     """Reads photographs by number, in parallel, and keeps the last used ones decoded.
 
-    Decoded photographs take N * 3 * side**2 bytes: 150 kB each at side 224. The reader holds at most
-    ``cache_bytes`` of them, those decoded ahead of time included, and the one batch that it is filling; in
-    addition each thread has one photograph in its original size, and of rare formats, such as PPM and TIFF, one
-    for each thread may wait in its. It is meant for one thread at a time.
+    Decoded photographs take 3 * side**2 bytes: 150 kB each at side 224. The reader holds at most ``cache_bytes`` of
+    them, those decoded ahead included, the batch that it is filling, and for each thread one or two photographs in
+    their original size. It is meant for one thread at a time.
 
     Parameters
     ----------
@@ -60,12 +59,7 @@ class PhotoReader:
     """
 
     def __init__(
-        self,
-        paths: Sequence[Path],
-        side: int,
-        fit: Fit = "crop",
-        workers: int | None = None,
-        cache_bytes: int = 1 << 30,
+        self, paths: Sequence[Path], side: int, fit: Fit = "crop", workers: int | None = None, cache_bytes: int = 2**30
     ) -> None:
         check_photo_options(side, fit, workers)
         if cache_bytes < 0:
@@ -145,10 +139,7 @@ class PhotoReader:
     def _decode_each(
         self, pool: ThreadPoolExecutor, jobs: Iterable[tuple[int, Pixels]], most: int = _OPEN_AT_ONCE
     ) -> Iterator[bool]:
-        """Decode rows into their targets (3, side, side), with ``most`` others under way besides each.
-
-        Yields in order, once for each job, whether the target is filled.
-        """
+        """Decode rows into their targets, ``most`` more at a time; yield in order whether each target is filled."""
         begun: deque[tuple[int, Pixels, Future[None]]] = deque()
         for row, target in jobs:
             begun.append((row, target, self._begin(pool, row, target)))
