@@ -1,6 +1,5 @@
-"""Augmented views of a batch: drawn, moved and recoloured where the batch is, all images at once.
+"""Augmented views of a batch of scaled inputs, where 0 is the mean: what comes in at borders and what cutout leaves.
 
-Views are made of scaled inputs, where 0 is the mean: it is what comes in at the borders and what cutout leaves.
 Nothing here reads a value on the host, so a training step with views in it can be recorded as a CUDA graph.
 """
 
@@ -240,11 +239,10 @@ def _move_pixels(images: Tensor, dice: _Dice) -> Tensor:
 
 
 def _grid(shape: torch.Size, dice: _Dice) -> Tensor:
-    """Where each pixel of a view is taken from (N, H, W, 2), in the coordinates of ``grid_sample``.
+    """Where each pixel p of a view is taken from (N, H, W, 2): F S R(t) 2^-z (p - s), for ``grid_sample``.
 
-    A view is the image mirrored, sheared, turned by t, zoomed by 2^z and shifted by s, all about its centre. Pixel p
-    of the view therefore comes from F S R(t) 2^-z (p - s), with F = diag(1 or -1, 1), S a shear along x or y and
-    R(t) a rotation. The sum is written out: a matrix product could be rounded to the ten bits of TensorFloat32.
+    F mirrors, S shears along x or y, R(t) turns, 2^z zooms, s shifts. The sum is written out: a matrix product could
+    be rounded to the ten bits of TensorFloat32.
     """
     height, width = shape[2:]
     turn, slope = dice.amount("rotate") * (math.pi / 180), dice.amount("shear")
@@ -266,11 +264,7 @@ def _centred(side: int, shift: Tensor) -> Tensor:
 
 
 def _recolour(images: Tensor, dice: _Dice) -> Tensor:
-    """Sharpness, then a colour map: all the others together are gain * (k x + (1 - k) grey) + offset.
-
-    Here k is 1 + saturation, or 0 for a grey view; the gain is 1 + contrast; the offset keeps the image's mean and
-    adds the brightness; inversion changes the sign of it all. Where nothing was chosen x comes out as it went in.
-    """
+    """Sharpness, then gain * (k x + (1 - k) grey) + offset, with k = 1 + saturation (grey: 0), gain 1 + contrast."""
     if dice.on("sharpness"):
         blur = functional.avg_pool2d(images, 3, stride=1, padding=1, count_include_pad=False)
         images = torch.lerp(images, blur, -_per_image(dice.amount("sharpness")))

@@ -125,10 +125,7 @@ def skipped_lines(skipped: Mapping[str, str]) -> Iterable[str]:
 
 
 def natural_key(text: str) -> NaturalKey:
-    """Order "img 2" before "img 10", without regard to case; what still is equal by its characters.
-
-    Digits compare as numbers by how many they are, then by what they are: they may be too many for an ``int``.
-    """
+    """Order "img 2" before "img 10", by case only among equals; digits may be too many for an ``int``."""
     parts = [(part, part.lstrip("0")) for part in re.split(r"([0-9]+)", text.casefold())]
     return tuple((len(digits), digits) if place % 2 else part for place, (part, digits) in enumerate(parts)), text
 
@@ -139,10 +136,7 @@ def tidy(text: str) -> str:
 
 
 def label_texts(values: Iterable[object]) -> list[str | None]:
-    """Write the values of a label column as text; empty, -1, NaN and <NA> mean that there is no label.
-
-    Of a column of whole numbers "1.0" becomes "1": as soon as a label is missing, many programs write these so.
-    """
+    """Write a column of labels as text; empty, -1, NaN and <NA> are none; if all are whole numbers "1.0" is "1"."""
     texts = ["" if value is None else _text(value) for value in values]
     found = [None if is_no_label(text) else text for text in texts]
     whole = {text: match[1] for text in set(found) if text and (match := _WHOLE_NUMBER.fullmatch(text))}

@@ -39,13 +39,9 @@ class Album:
 
 @dataclass(frozen=True)
 class Lists:
-    """Lists say which photograph is of which class.
+    """Lists say which photograph is of which class."""
 
-    ``needs`` has for each file or folder the relative paths under which it may be; the first of them is the mark
-    of the layout.
-    """
-
-    needs: tuple[tuple[str, ...], ...]
+    needs: tuple[tuple[str, ...], ...]  # for each file or folder where it may be; the first is the mark of the layout
     album: Callable[[Path, int], Album]
 
     def missing_from(self, folder: Path, classes: int) -> tuple[str, ...] | None:
@@ -131,11 +127,7 @@ class ClassFolders:
 
 
 Layout = Lists | ClassFolders
-"""A way in which the files of a dataset may be arranged in a folder.
-
-``missing_from(folder, classes)`` returns what a folder lacks of it, by presence alone; None if it is not arranged so at
-all. ``read(folder, classes)`` lists the photographs, in the order of publication or else sorted by name.
-"""
+"""How a dataset may be arranged; ``missing_from`` tells what a folder lacks, None if it is not arranged so at all."""
 
 
 @dataclass(frozen=True)
@@ -170,10 +162,7 @@ def _parts(folder: Path, classes: int) -> list[_Part]:
 
 
 def _told(part: _Part, names: Sequence[str]) -> _Told | None:
-    """Tell which label each class folder has; None if that cannot be told.
-
-    Where most folders are numbered, one without a number is no class.
-    """
+    """Tell which label each class folder has; None if that cannot be told. If most are numbered, others are none."""
     guesses = {_BY_NUMBER: {name: n - 1 for name in part.places if 1 <= (n := _leading_number(name)) <= len(names)}}
     if 2 * len(guesses[_BY_NUMBER]) <= len(part.places):
         by_name = {_letters(name): label for label, name in enumerate(names)}

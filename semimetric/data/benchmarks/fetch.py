@@ -107,11 +107,7 @@ def fetch_archive(
 
 
 def unpack(archive: Path, folder: Path, inside: str, checksums: Mapping[str, str]) -> None:
-    """Write the members ``inside/name`` for each name in ``checksums`` to ``folder/name``.
-
-    Members are looked up by their expected name, so no name in the archive becomes a path. All are checked before the
-    first is written.
-    """
+    """Write the members ``inside/name``, once all are checked, to ``folder/name``; no other name becomes a path."""
     try:
         with tarfile.open(archive, "r:gz") as tar:
             contents = {name: _member(tar, f"{inside}/{name}") for name in checksums}
@@ -135,10 +131,7 @@ def _member(tar: tarfile.TarFile, name: str) -> bytes:
 def download(
     target: Path, mirrors: Sequence[str], check: Callable[[Path], None], progress: Progress, timeout: float = _TIMEOUT
 ) -> Path:
-    """Download ``target.name`` from the first mirror that has it and return the ``.part`` file beside ``target``.
-
-    ``check`` raises DataError for a file that is not as published: it is deleted, and the next mirror is tried.
-    """
+    """Download ``target.name`` from the first mirror whose file passes ``check``; return the ``.part`` beside it."""
     part = target.with_name(f"{target.name}.part")
     problems = []
     for mirror in mirrors:

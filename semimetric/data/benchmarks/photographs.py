@@ -1,7 +1,6 @@
-"""Datasets of photographs whose first half of classes is for training, the second for the test.
+"""Datasets of photographs: the first half of the classes is for training, the second for the test.
 
-Metric learning is judged on classes that training never saw, so the split by photograph that such datasets come with is
-not used (Oh Song et al., Deep metric learning via lifted structured feature embedding, CVPR 2016).
+This is the split of Oh Song et al., Deep metric learning via lifted structured feature embedding, CVPR 2016.
 """
 
 from __future__ import annotations

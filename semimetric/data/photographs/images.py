@@ -71,8 +71,7 @@ def decode_image(source: Path, side: int, fit: Fit = "crop") -> Tensor:
 def open_image(path: Path, side: int) -> ImageFile:
     """Read what an image file says of itself; a JPEG at least four times too large is to be decoded smaller.
 
-    Pillow warns of odd files while it opens them, and warnings can be silenced for all threads only. So the caller
-    opens files, and also loads those that may warn later (``load_silently``); the threads of a pool decode the others.
+    Pillow may warn, which can be silenced for all threads only: the caller must open, and if need be load, in its own.
     """
     from PIL import Image
 

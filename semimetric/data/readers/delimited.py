@@ -108,10 +108,7 @@ def _without_blank_end(fields: Sequence[str], width: int) -> Sequence[str]:
 def find_column(
     names: Sequence[str], wanted: str | None, usual: Sequence[str], argument: str, path: Path
 ) -> str | None:
-    """Find a column by its name or, where none is wanted, by the first usual name; case counts last.
-
-    ``argument`` is what the user calls ``wanted``; such a column must exist, a usual one need not.
-    """
+    """Find the column ``wanted``, which ``argument`` names and must exist, or the first usual one; case counts last."""
     for candidate in usual if wanted is None else (wanted.strip(),):
         if candidate in names:
             return candidate

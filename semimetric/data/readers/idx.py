@@ -37,11 +37,7 @@ def read_content(path: Path) -> bytes:
 
 
 def parse_idx(content: bytes, path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Read an array of bytes with the given number of dimensions; ``path`` is for the error messages.
-
-    The header is two zero bytes, the type (8: unsigned byte), the number of dimensions, then each length as a
-    big-endian 32-bit integer.
-    """
+    """Read bytes behind a header: 0, 0, type 8, number of dimensions, each length as a big-endian 32-bit integer."""
     import numpy as np
 
     header = 4 + 4 * dimensions
