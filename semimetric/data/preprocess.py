@@ -229,10 +229,7 @@ def restore_preprocess(name: PreprocessName, tensors: Mapping[str, Tensor]) -> P
 
 @torch.no_grad()
 def apply_in_chunks(module: nn.Module, inputs: Tensor, chunk: int | None = None) -> Tensor:
-    """Apply a shape-keeping module to inputs (N, ...) piece by piece; the float32 result is on their device.
-
-    Each piece of ``chunk`` examples, few of large images, visits the device of the module's buffers.
-    """
+    """Apply a shape-keeping module to inputs (N, ...), ``chunk`` at a time on its device; the result is on theirs."""
     if chunk is not None and chunk < 1:
         raise InputError(f"chunk must be at least 1, but is {chunk}.")
     device = next((buffer.device for buffer in module.buffers()), inputs.device)

@@ -116,10 +116,7 @@ def _with_the_rest(count: int, labelled: Tensor, validation: Tensor) -> Split:
 
 
 def partitions(unlabelled: Tensor, size: int, generator: torch.Generator) -> list[Tensor]:
-    """Cut a random permutation of ``unlabelled`` (n,) into ceil(n / size) pieces of nearly equal length.
-
-    Each of them is in exactly one piece, no piece is longer than ``size``, and lengths differ by at most one.
-    """
+    """Cut a random permutation of ``unlabelled`` (n,) into ceil(n / size) pieces; lengths differ by at most one."""
     if size < 1:
         raise InputError(f"size must be at least 1, but is {size}; it is the number of examples in a partition.")
     if len(unlabelled) == 0:

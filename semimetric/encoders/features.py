@@ -46,10 +46,7 @@ def encode(encoder: nn.Module, inputs: Tensor, chunk: int | None = None, precisi
 
 
 def output_width(encoder: nn.Module, example: Tensor) -> int:
-    """Width d of an encoder's (N, d) output, found by encoding the first two of ``example`` (n, ...).
-
-    Other outputs are refused, and the encoder's mode is restored.
-    """
+    """Width d of an encoder's (N, d) output for ``example`` (n, ...); other outputs are refused."""
     was_training = encoder.training
     encoder.eval()
     with torch.no_grad():

@@ -1,7 +1,6 @@
-"""GoogLeNet (Szegedy et al., Going deeper with convolutions, CVPR 2015) without its classifier, for photographs.
+"""GoogLeNet (Szegedy et al., CVPR 2015) without its classifier: BVLC's, as in the paper, or torchvision's.
 
-Two networks go by this name. BVLC's, trained with Caffe, is the paper's: biases and local response normalisation.
-Torchvision's has batch normalisation instead, and 3x3 convolutions where the paper has 5x5.
+Torchvision's has batch normalisation instead of biases and response normalisation, and 3x3 for 5x5 convolutions.
 """
 
 from __future__ import annotations
@@ -133,9 +132,9 @@ def _layers(batch_norm: bool) -> nn.Sequential:
     """The layers in Caffe's order: the first response normalisation follows its pool, the second precedes it."""
     unit = partial(Unit, batch_norm=batch_norm)
     pool = partial(nn.MaxPool2d, kernel_size=3, stride=2, ceil_mode=True)
-    layers = OrderedDict(conv1=unit(3, 64, 7, stride=2), pool1=pool(), norm1=_response_norm(batch_norm))
-    layers |= OrderedDict(conv2_reduce=unit(64, 64, 1), conv2=unit(64, 192, 3))
-    layers |= OrderedDict(norm2=_response_norm(batch_norm), pool2=pool())
+    norm = nn.Identity() if batch_norm else nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0)  # as in Caffe
+    layers = OrderedDict(conv1=unit(3, 64, 7, stride=2), pool1=pool(), norm1=norm)
+    layers |= OrderedDict(conv2_reduce=unit(64, 64, 1), conv2=unit(64, 192, 3), norm2=norm, pool2=pool())
     for name, widths in _INCEPTIONS.items():
         if name == "4a":
             layers["pool3"] = pool()
@@ -143,11 +142,6 @@ def _layers(batch_norm: bool) -> nn.Sequential:
             layers["pool4"] = pool(kernel_size=2 if batch_norm else 3)
         layers[name] = Inception(widths, batch_norm)
     return nn.Sequential(layers)
-
-
-def _response_norm(batch_norm: bool) -> nn.Module:
-    """x_i / (1 + 1e-4 / 5 sum of x_j^2)^0.75 over the 5 channels j around i; torch divides by 5 as Caffe does."""
-    return nn.Identity() if batch_norm else nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0)
 
 
 def _conversion(batch_norm: bool) -> tuple[Tensor, Tensor]:
@@ -186,23 +180,15 @@ def _recognises(tensors: Mapping[str, Tensor]) -> bool:
     return not {_BVLC, _TORCHVISION}.isdisjoint(tensors)
 
 
-_BRANCHES = {
-    "one": ("1x1", "branch1"),
-    "three_reduce": ("3x3_reduce", "branch2.0"),
-    "three": ("3x3", "branch2.1"),
-    "five_reduce": ("5x5_reduce", "branch3.0"),
-    "five": ("5x5", "branch3.1"),
-    "pool": ("pool_proj", "branch4.1"),
-}
-"""What BVLC and torchvision call the units of an inception."""
-
-
 def _names_here(batch_norm: bool) -> dict[str, str]:
     """The names of the network's tensors, by those in torchvision's file or else in BVLC's."""
     units = {"conv1": ("conv1/7x7_s2", "conv1"), "conv2_reduce": ("conv2/3x3_reduce", "conv2")}
     units["conv2"] = ("conv2/3x3", "conv3")
+    branches = {"one": ("1x1", "branch1"), "pool": ("pool_proj", "branch4.1")}
+    branches |= {"three_reduce": ("3x3_reduce", "branch2.0"), "three": ("3x3", "branch2.1")}
+    branches |= {"five_reduce": ("5x5_reduce", "branch3.0"), "five": ("5x5", "branch3.1")}
     for name in _INCEPTIONS:
-        for branch, (bvlc, torchvision) in _BRANCHES.items():
+        for branch, (bvlc, torchvision) in branches.items():
             units[f"{name}.{branch}"] = (f"inception_{name}/{bvlc}", f"inception{name}.{torchvision}")
     norms = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
     ends = {".conv.weight": "convolution.weight"} | {f".bn.{value}": f"norm.{value}" for value in norms}

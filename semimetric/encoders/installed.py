@@ -23,8 +23,7 @@ SIDE = 224
 
 _ANY_SIZE = ("dinov3_vit", "dinov3_convnext", "dinov2", "dinov2_with_registers", "convnext", "resnet", "regnet")
 """Models of transformers, as their config calls them, that describe images of any size."""
-_CHECKPOINT = re.compile(r"([a-z0-9_]+)-[0-9a-f]{8}\.pth")
-_REPOSITORY = re.compile(r"models--(.+?)--(.+)")
+_CHECKPOINT, _REPOSITORY = re.compile(r"([a-z0-9_]+)-[0-9a-f]{8}\.pth"), re.compile(r"models--(.+?)--(.+)")
 
 
 def installed_encoder() -> tuple[str, Path] | None:
@@ -79,7 +78,7 @@ def _hub() -> Path:
 
 def _snapshots(repository: Path) -> list[Path]:
     """Snapshot folders of a repository, the one that is called main first."""
-    main = repository / "refs" / "main"
+    main = repository / "refs/main"
     current = main.read_text(encoding="utf-8").strip() if main.is_file() else ""
     return sorted((repository / "snapshots").glob("*"), key=lambda folder: (folder.name != current, folder.name))
 

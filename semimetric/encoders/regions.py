@@ -32,10 +32,9 @@ def rmac(maps: Tensor, levels: int = 3) -> Tensor:
 
 
 def regions_of(height: int, width: int, levels: int) -> list[tuple[int, int, int]]:
-    """(top, left, side) of every region; sides and places are rounded down, a region without positions is no region.
+    """(top, left, side) of every region, rounded down; a region without positions is no region.
 
-    On a map that is not square the longer side has ``l + m`` regions, with the same m for each level: the one of
-    1..6 whose regions of level 1 overlap by nearest to 40 %.
+    The longer side has ``l + m`` regions, with m of 1..6 such that regions of level 1 overlap by nearest to 40 %.
     """
     _check_whole(levels, "levels")
     shorter, longer = sorted((height, width))

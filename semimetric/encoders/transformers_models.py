@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +22,19 @@ _POOLER = "pooler"
 
 def transformers_spec(name: str) -> EncoderSpec:
     """The encoder ``transformers:ORG/NAME``, whose weights are the model.safetensors in its snapshot folder."""
-    return EncoderSpec(
-        name=name,
-        build=lambda shape, init: _from_snapshot(name, None),
-        load=lambda path: _from_snapshot(name, path),
-        rebuild=lambda tensors: _rebuild(name, tensors),
-        smallest=64,
-    )
+    load, rebuild = partial(_from_snapshot, name), partial(_rebuild, name)
+    return EncoderSpec(name=name, build=lambda shape, init: load(None), load=load, rebuild=rebuild, smallest=64)
 
 
 class Described(nn.Module):
-    """A model of transformers with one output, whose ``state_dict`` also says how to build it again.
-
-    Its buffer ``description`` (n,) holds JSON text: config, statistics of the inputs, and version of transformers.
-    """
+    """A model of transformers with one output, and in its ``state_dict``, as JSON, how to build it again."""
 
     description: Tensor
 
     def __init__(self, model: nn.Module, description: dict[str, Any]) -> None:
         super().__init__()
         self.model = model
-        text = json.dumps(description).encode()
-        self.register_buffer("description", torch.tensor(list(text), dtype=torch.uint8))
+        self.register_buffer("description", torch.tensor(list(json.dumps(description).encode()), dtype=torch.uint8))
 
     def forward(self, images: Tensor) -> Any:
         """The pooled output (N, d) where the model has one, else the last hidden state, which may be tokens or maps."""

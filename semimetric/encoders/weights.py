@@ -68,10 +68,7 @@ def check_tensors(tensors: object, path: Path) -> None:
 def load_tensors(
     network: nn.Module, tensors: Mapping[str, Tensor], source: Path | str, ignored: tuple[str, ...] = ()
 ) -> None:
-    """Copy ``tensors`` into ``network``, all of whose own must be among them.
-
-    Further tensors are refused, unless their names begin with one of ``ignored``, such as those of a classifier.
-    """
+    """Copy ``tensors`` into ``network``: all of its own, and no others but those that begin with one of ``ignored``."""
     try:
         missing, beyond = network.load_state_dict(tensors, strict=False)
     except RuntimeError as error:

@@ -77,10 +77,7 @@ class PhotoReader:
         return len(self.paths)
 
     def batch(self, rows: Sequence[int] | Tensor) -> Tensor:
-        """Return the photographs at ``rows`` (n,) as uint8 (n, 3, side, side).
-
-        One that cannot be decoded is an error here, since it cannot be left out.
-        """
+        """Photographs at ``rows`` (n,) as uint8 (n, 3, side, side); one that cannot be decoded is an error."""
         numbers = self._check_rows(rows)
         images = self._empty(len(numbers))
         with ThreadPoolExecutor(self.workers) as pool:

@@ -100,9 +100,8 @@ def _columns(source: Path) -> tuple[dict[str, _Column], Sequence[int], dict[str,
     if source.suffix.lower() == ".parquet":
         return *_parquet_columns(source), {}
     table = read_delimited(source)
-    columns = {
-        name: _Column(partial(list, texts), partial(_numbers_of_texts, texts)) for name, texts in table.columns.items()
-    }
+    fields = table.columns.items()
+    columns = {name: _Column(partial(list, texts), partial(_numbers_of_texts, texts)) for name, texts in fields}
     return columns, table.numbers, dict(table.skipped)
 
 
@@ -120,11 +119,8 @@ def _parquet_columns(source: Path) -> tuple[dict[str, _Column], range]:
     except Exception as error:  # a damaged file can raise almost anything
         raise InputError(f"{source} cannot be read as a Parquet file: {error}. Write it again.") from error
     check_columns(table.column_names, source)
-    columns = {
-        name: _Column(column.to_pylist, partial(_numbers_of_arrow, pyarrow, column))
-        for name, column in zip(table.column_names, table.columns, strict=True)
-        if not _PANDAS_INDEX.fullmatch(name)
-    }
+    found = {name: table[name] for name in table.column_names if not _PANDAS_INDEX.fullmatch(name)}
+    columns = {name: _Column(c.to_pylist, partial(_numbers_of_arrow, pyarrow, c)) for name, c in found.items()}
     return columns, range(len(table))
 
 
