@@ -21,8 +21,7 @@ from semimetric.encoders.regions import RMAC
 from semimetric.encoders.spec import EncoderSpec
 from semimetric.encoders.weights import load_tensors, read_weights
 
-SMALLEST = 64
-"""Smallest height and width of an image, in pixels."""
+SMALLEST = 64  # height and width of an image, in pixels
 
 _BVLC_MEAN = (123.0, 117.0, 104.0)  # of red, green and blue in 0..255
 _BVLC, _TORCHVISION = "conv1/7x7_s2.w", "conv1.conv.weight"  # the first tensor of each file
@@ -97,7 +96,10 @@ class GoogLeNet(nn.Module):
         super().__init__()
         self.layers = _layers(batch_norm)
         self.blue_first = not batch_norm
-        scale, shift = _conversion(batch_norm)
+        scale, shift = conversion((0.5,) * 3, (0.5,) * 3)  # to -1..1
+        if not batch_norm:
+            mean, std = (torch.tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD))
+            scale, shift = 255 * std, 255 * mean - torch.tensor(_BVLC_MEAN)[:, None, None]
         self.register_buffer("scale", scale, persistent=False)
         self.register_buffer("shift", shift, persistent=False)
 
@@ -133,7 +135,7 @@ def _layers(batch_norm: bool) -> nn.Sequential:
     unit = partial(Unit, batch_norm=batch_norm)
     pool = partial(nn.MaxPool2d, kernel_size=3, stride=2, ceil_mode=True)
     norm = nn.Identity() if batch_norm else nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0)  # as in Caffe
-    layers = OrderedDict(conv1=unit(3, 64, 7, stride=2), pool1=pool(), norm1=norm)
+    layers: OrderedDict[str, nn.Module] = OrderedDict(conv1=unit(3, 64, 7, stride=2), pool1=pool(), norm1=norm)
     layers |= OrderedDict(conv2_reduce=unit(64, 64, 1), conv2=unit(64, 192, 3), norm2=norm, pool2=pool())
     for name, widths in _INCEPTIONS.items():
         if name == "4a":
@@ -142,14 +144,6 @@ def _layers(batch_norm: bool) -> nn.Sequential:
             layers["pool4"] = pool(kernel_size=2 if batch_norm else 3)
         layers[name] = Inception(widths, batch_norm)
     return nn.Sequential(layers)
-
-
-def _conversion(batch_norm: bool) -> tuple[Tensor, Tensor]:
-    """Scale and shift (3, 1, 1) of red, green and blue, from images as they come to what the weights expect."""
-    if batch_norm:
-        return conversion((0.5,) * 3, (0.5,) * 3)
-    mean, std, bvlc = (torch.tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD, _BVLC_MEAN))
-    return 255 * std, 255 * mean - bvlc
 
 
 def load_googlenet(path: Path | str) -> GoogLeNet:

@@ -17,8 +17,7 @@ from semimetric.data.preprocess import IMAGENET_MEAN, IMAGENET_STD
 _HEADS = ("fc", "classifier", "heads", "head")
 _POOLS = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.AvgPool2d, nn.MaxPool2d, nn.Flatten)
 
-Statistics = tuple[Sequence[float], Sequence[float]]
-"""Mean and standard deviation of red, green and blue."""
+Statistics = tuple[Sequence[float], Sequence[float]]  # mean and standard deviation of red, green and blue
 
 
 class Headless(nn.Module):
@@ -62,9 +61,8 @@ class Headless(nn.Module):
 def wrap(model: nn.Module) -> nn.Module:
     """Make an encoder (N, ...) -> (N, d) of a classifier of timm or torchvision, or of any module.
 
-    The classifier is removed from ``model`` itself: by ``reset_classifier(0)``, which every timm model has, or else by
-    cutting the last linear layer or convolution, and the dropout before it, out of ``fc``, ``classifier``, ``heads``
-    or ``head``, as torchvision names it. A module with none of these is used as it is.
+    The classifier is removed from ``model`` itself: by timm's ``reset_classifier(0)``, or else by cutting the last
+    linear layer or convolution, and the dropout before it, out of ``fc``, ``classifier``, ``heads`` or ``head``.
 
     Parameters
     ----------

@@ -18,8 +18,7 @@ from semimetric.encoders.registry import pretrained_specs
 
 PREFERRED = ("dinov3", "dinov2", "convnext", "efficientnet", "regnet", "resnet50", "resnet", "googlenet")
 """Families known for good descriptors, the best first; a network of no such family must be named."""
-SIDE = 224
-"""Default side, in pixels, of photographs for a pretrained network."""
+SIDE = 224  # default side, in pixels, of photographs for a pretrained network
 
 _ANY_SIZE = ("dinov3_vit", "dinov3_convnext", "dinov2", "dinov2_with_registers", "convnext", "resnet", "regnet")
 """Models of transformers, as their config calls them, that describe images of any size."""

@@ -14,8 +14,7 @@ from semimetric.data.photographs.photos import PhotoReader
 from semimetric.data.preprocess import build_preprocess
 from semimetric.encoders.features import encode
 
-BATCH = 64
-"""Photographs in one batch; the next batch is decoded meanwhile."""
+BATCH = 64  # photographs; the next batch is decoded meanwhile
 
 
 @dataclass(frozen=True)
@@ -35,13 +34,7 @@ class PhotoTransform:
     def read(
         self, paths: Sequence[Path], device: torch.device | str, progress: Callable[[int, int], None] | None = None
     ) -> tuple[Tensor, Tensor, dict[Path, str]]:
-        """Read photographs; only what one batch and the next one hold is decoded at a time.
-
-        Returns
-        -------
-        rows, inputs, skipped
-            Numbers (n,) of the decoded paths; images (n, 3, side, side) or features (n, d); why the others are not.
-        """
+        """Read photographs batch by batch: numbers (n,) of the decoded ones, their inputs, why the others are not."""
         reader = PhotoReader(paths, self.side, self.fit, cache_bytes=BATCH * 3 * self.side**2)
         rows, values = [torch.empty(0, dtype=torch.int64)], []
         for some, images in reader.stream(BATCH):

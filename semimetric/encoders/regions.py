@@ -101,11 +101,10 @@ class RMAC(nn.Module):
 
 def resize_longer(images: Tensor, side: int) -> Tensor:
     """Images (N, C, H, W) with a longer side of ``side`` pixels, by bilinear interpolation with antialiasing."""
-    height, width = images.shape[2:]
-    if max(height, width) == side:
+    factor = side / max(images.shape[2:])
+    if factor == 1:
         return images
-    factor = side / max(height, width)
-    size = [max(1, round(length * factor)) for length in (height, width)]
+    size = [max(1, round(length * factor)) for length in images.shape[2:]]
     return nn.functional.interpolate(images, size, mode="bilinear", align_corners=False, antialias=factor < 1)
 
 

@@ -49,9 +49,14 @@ class Described(nn.Module):
         return getattr(output, "last_hidden_state", None) if pooled is None else pooled
 
 
-def _from_snapshot(name: str, weights: Path | None) -> nn.Module:
+def _from_snapshot(name: str, path: Path | None) -> nn.Module:
     """The model of a snapshot folder; a pooler without tensors in the file is removed, any other such part refused."""
-    transformers, path = import_library("transformers", "transformers", name), _snapshot_file(name, weights)
+    transformers = import_library("transformers", "transformers", name)
+    if path is None or path.name != _WEIGHTS or not path.is_file():
+        raise InputError(
+            f"encoder {name!r} needs as weights the file {_WEIGHTS} in its snapshot folder, beside "
+            f"{_CONFIG}, got {path or 'none'}. Fetch it with: hf download {name.partition(':')[2]}."
+        )
     config, inputs = _json_beside(path, _CONFIG), _json_beside(path, _INPUTS)
     options = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
     try:
@@ -96,15 +101,6 @@ def _described(name: str, model: nn.Module, description: dict[str, Any], known: 
     if any(key.startswith(f"{_POOLER}.") and key not in known for key in model.state_dict()):
         setattr(model, _POOLER, None)
     return Headless(Described(model.float(), description), unless_imagenet(description["mean"], description["std"]))
-
-
-def _snapshot_file(name: str, path: Path | None) -> Path:
-    if path is None or path.name != _WEIGHTS or not path.is_file():
-        raise InputError(
-            f"encoder {name!r} needs as weights the file {_WEIGHTS} in its snapshot folder, beside "
-            f"{_CONFIG}, got {path or 'none'}. Fetch it with: hf download {name.partition(':')[2]}."
-        )
-    return path
 
 
 def _json_beside(path: Path, name: str) -> dict[str, Any]:

@@ -82,11 +82,7 @@ def fetch_file(
     target: Path, sha256: str, content: Callable[[Path], bytes], mirrors: Sequence[str], progress: Progress
 ) -> None:
     """Download a file to ``target``; ``sha256`` is that of its uncompressed content."""
-
-    def check(part: Path) -> None:
-        check_content(content(part), sha256, part)
-
-    part = download(target, mirrors, check, progress)
+    part = download(target, mirrors, lambda part: check_content(content(part), sha256, part), progress)
     write_atomically(target, part.replace)
 
 

@@ -93,12 +93,8 @@ class PhotoReader:
     def stream(self, batch_size: int = 64) -> Iterator[tuple[Tensor, Tensor]]:
         """Go through all photographs in order, decoding the next ones meanwhile.
 
-        Yields
-        ------
-        rows : Tensor
-            int64 (n,), at most ``batch_size``; what cannot be decoded is left out and named in ``skipped``.
-        images : Tensor
-            uint8 (n, 3, side, side).
+        Yields rows, int64 (n,), at most ``batch_size``, and images, uint8 (n, 3, side, side). What cannot be decoded is
+        left out and named in ``skipped``.
         """
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1, but is {batch_size}.")
