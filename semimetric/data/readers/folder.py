@@ -77,7 +77,8 @@ def read_photo_folder(folder: Path, labels: Path | None, label_column: str | Non
 
 def _files_in(root: Path, folders_are_classes: bool, skipped: dict[str, str]) -> Iterator[_Place]:
     """Yield all files but hidden ones; links to folders are followed, but no folder is read twice."""
-    ahead = [(_Place((), root).precedence, _Place((), root))]
+    first = _Place((), root)
+    ahead = [(first.precedence, first)]
     seen: set[FileId] = set()
     while ahead:
         _, folder = heapq.heappop(ahead)

@@ -120,8 +120,9 @@ def _parquet_columns(source: Path) -> tuple[dict[str, _Column], range]:
         raise InputError(f"{source} cannot be read as a Parquet file: {error}. Write it again.") from error
     check_columns(table.column_names, source)
     found = {name: table[name] for name in table.column_names if not _PANDAS_INDEX.fullmatch(name)}
-    columns = {name: _Column(c.to_pylist, partial(_numbers_of_arrow, pyarrow, c)) for name, c in found.items()}
-    return columns, range(len(table))
+    return {
+        name: _Column(column.to_pylist, partial(_numbers_of_arrow, pyarrow, column)) for name, column in found.items()
+    }, range(len(table))
 
 
 def _rows_of(
