@@ -1,6 +1,5 @@
-"""Augmented views of a batch: drawn, moved and recoloured where the batch is, all images at once.
+"""Augmented views of a batch of scaled inputs, where 0 is the mean: what comes in at borders and what cutout leaves.
 
-Views are made of scaled inputs, where 0 is the mean: it is what comes in at the borders and what cutout leaves.
 Nothing here reads a value on the host, so a training step with views in it can be recorded as a CUDA graph.
 """
 
@@ -17,8 +16,7 @@ from torch.nn import functional
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 
-_LARGEST = {"rotate": 180.0, "scale": 4.0, "brightness": math.inf, "noise": math.inf}
-"""Upper limits; that of the other operations is 1."""
+_LARGEST = {"rotate": 180.0, "scale": 4.0, "brightness": math.inf, "noise": math.inf}  # of the others: 1
 _WARPS = ("rotate", "scale", "shear")
 _COLOURS = ("saturation", "grey")
 _OPTIONAL = (*_WARPS, "brightness", "contrast", "sharpness", "invert", *_COLOURS)
@@ -67,13 +65,12 @@ class Augmentation:
             if not (0 <= value <= largest and math.isfinite(value)):
                 limits = "a finite number of at least 0" if largest == math.inf else f"between 0 and {largest:g}"
                 raise InputError(f"{name} must be {limits}, got {value}; 0 switches it off.")
-        if not isinstance(self.operations, int) or self.operations < 0:
+        most = self.operations
+        if not isinstance(most, int) or most < 0:
+            raise InputError(f"operations must be a whole number of at least 0, got {most}; 0 applies all that are on.")
+        if most and not set(_on(self)) & set(_OPTIONAL):
             raise InputError(
-                f"operations must be a whole number of at least 0, got {self.operations}; 0 applies all that are on."
-            )
-        if self.operations and not set(_on(self)) & set(_OPTIONAL):
-            raise InputError(
-                f"operations is {self.operations}, but none of the operations to choose from is on; "
+                f"operations is {most}, but none of the operations to choose from is on; "
                 f"set one of {', '.join(_OPTIONAL)}, or operations to 0."
             )
 
@@ -92,11 +89,8 @@ def check_augmentation(augmentation: Augmentation, shape: Sequence[int]) -> None
         return
     on = _on(augmentation)
     which = f"only {', '.join(on)} is on" if on else "every operation is off"
-    what = (
-        "vectors know noise and drop alone"
-        if len(shape) == 2
-        else "saturation and grey need 3 channels, shift and cutout at least half a pixel"
-    )
+    of_images = "saturation and grey need 3 channels, shift and cutout at least half a pixel"
+    what = "vectors know noise and drop alone" if len(shape) == 2 else of_images
     raise InputError(
         f"augmentation has nothing to do for inputs of shape {tuple(shape)}: {which}, and {what}; "
         "use the augmentation of another kind, set another operation, or go without (augmentation 'none')."
@@ -122,11 +116,9 @@ def _effective(augmentation: Augmentation, shape: Sequence[int]) -> list[str]:
     on = _on(augmentation)
     if len(shape) == 2:
         return [name for name in on if name in _FOR_VECTORS]
-    sides = shape[2:]
-    without = set() if shape[1] == 3 else set(_COLOURS)
-    without |= set() if _pixels(augmentation.shift, max(sides)) else {"shift"}
-    without |= set() if _pixels(augmentation.cutout, min(sides)) else {"cutout"}
-    return [name for name in on if name not in without]
+    can = {"shift": _pixels(augmentation.shift, max(shape[2:])), "cutout": _pixels(augmentation.cutout, min(shape[2:]))}
+    can |= dict.fromkeys(_COLOURS, shape[1] == 3)
+    return [name for name in on if can.get(name, True)]
 
 
 def _pixels(share: float, side: int) -> int:
@@ -144,8 +136,7 @@ def augment(inputs: Tensor, augmentation: Augmentation, generator: torch.Generat
         What may happen to them.
     generator : torch.Generator, optional
         Source of the draws, on the device of ``inputs``; torch's default one of that device where there is none.
-        Draws are made in single precision whatever the inputs are, and switching an operation on or off leaves
-        the amounts of the others as they were (which ones ``operations`` chooses may change).
+        Switching an operation on or off leaves the amounts of the others as they were.
 
     Returns
     -------
@@ -248,11 +239,10 @@ def _move_pixels(images: Tensor, dice: _Dice) -> Tensor:
 
 
 def _grid(shape: torch.Size, dice: _Dice) -> Tensor:
-    """Where each pixel of a view is taken from (N, H, W, 2), in the coordinates of ``grid_sample``.
+    """Where each pixel p of a view is taken from (N, H, W, 2): F S R(t) 2^-z (p - s), for ``grid_sample``.
 
-    A view is the image mirrored, sheared, turned by t, zoomed by 2^z and shifted by s, all about its centre. Pixel p
-    of the view therefore comes from F S R(t) 2^-z (p - s), with F = diag(1 or -1, 1), S a shear along x or y and
-    R(t) a rotation. The sum is written out: a matrix product could be rounded to the ten bits of TensorFloat32.
+    F mirrors, S shears along x or y, R(t) turns, 2^z zooms, s shifts. The sum is written out: a matrix product could
+    be rounded to the ten bits of TensorFloat32.
     """
     height, width = shape[2:]
     turn, slope = dice.amount("rotate") * (math.pi / 180), dice.amount("shear")
@@ -274,11 +264,7 @@ def _centred(side: int, shift: Tensor) -> Tensor:
 
 
 def _recolour(images: Tensor, dice: _Dice) -> Tensor:
-    """Sharpness, then a colour map: all the others together are gain * (k x + (1 - k) grey) + offset.
-
-    Here k is 1 + saturation, or 0 for a grey view; the gain is 1 + contrast; the offset keeps the image's mean and
-    adds the brightness; inversion changes the sign of it all. Where nothing was chosen x comes out as it went in.
-    """
+    """Sharpness, then gain * (k x + (1 - k) grey) + offset, with k = 1 + saturation (grey: 0), gain 1 + contrast."""
     if dice.on("sharpness"):
         blur = functional.avg_pool2d(images, 3, stride=1, padding=1, count_include_pad=False)
         images = torch.lerp(images, blur, -_per_image(dice.amount("sharpness")))
@@ -298,12 +284,11 @@ def _recolour(images: Tensor, dice: _Dice) -> Tensor:
 
 def _disturb(inputs: Tensor, augmentation: Augmentation, generator: torch.Generator | None) -> Tensor:
     """Add noise to all entries, then set some to 0."""
-    size = inputs.shape
     if augmentation.noise > 0:
-        noise = torch.randn(size, generator=generator, device=inputs.device, dtype=torch.float32)
+        noise = torch.randn(inputs.shape, generator=generator, device=inputs.device, dtype=torch.float32)
         inputs = torch.add(inputs, noise, alpha=augmentation.noise)
     if augmentation.drop > 0:
-        uniform = torch.rand(size, generator=generator, device=inputs.device, dtype=torch.float32)
+        uniform = torch.rand(inputs.shape, generator=generator, device=inputs.device, dtype=torch.float32)
         inputs = inputs.masked_fill(uniform < augmentation.drop, 0.0)
     return inputs
 

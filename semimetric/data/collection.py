@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 NaturalKey = tuple[tuple[str | tuple[int, str], ...], str]
 
 _WHOLE_NUMBER = re.compile(r"([+-]?[0-9]+)(?:\.0+)?")
-_SHOWN_NAMES = 3
-_SHOWN_REASONS = 5
+_SHOWN_NAMES, _SHOWN_REASONS = 3, 5
 
 
 @dataclass(frozen=True)
@@ -126,17 +125,9 @@ def skipped_lines(skipped: Mapping[str, str]) -> Iterable[str]:
 
 
 def natural_key(text: str) -> NaturalKey:
-    """Order "img 2" before "img 10", without regard to case; what still is equal by its characters.
-
-    Digits compare as numbers by how many they are, then by what they are: they may be too many for an ``int``.
-    """
-    parts = re.split(r"([0-9]+)", text.casefold())
-    return tuple(_magnitude(part) if place % 2 else part for place, part in enumerate(parts)), text
-
-
-def _magnitude(digits: str) -> tuple[int, str]:
-    significant = digits.lstrip("0")
-    return len(significant), significant
+    """Order "img 2" before "img 10", by case only among equals; digits may be too many for an ``int``."""
+    parts = [(part, part.lstrip("0")) for part in re.split(r"([0-9]+)", text.casefold())]
+    return tuple((len(digits), digits) if place % 2 else part for place, (part, digits) in enumerate(parts)), text
 
 
 def tidy(text: str) -> str:
@@ -145,12 +136,9 @@ def tidy(text: str) -> str:
 
 
 def label_texts(values: Iterable[object]) -> list[str | None]:
-    """Write the values of a label column as text; empty, -1, NaN and <NA> mean that there is no label.
-
-    Of a column of whole numbers "1.0" becomes "1": as soon as a label is missing, many programs write these so.
-    """
-    texts = [None if value is None else _text(value) for value in values]
-    found = [None if text is None or is_no_label(text) else text for text in texts]
+    """Write a column of labels as text; empty, -1, NaN and <NA> are none; if all are whole numbers "1.0" is "1"."""
+    texts = ["" if value is None else _text(value) for value in values]
+    found = [None if is_no_label(text) else text for text in texts]
     whole = {text: match[1] for text in set(found) if text and (match := _WHOLE_NUMBER.fullmatch(text))}
     if any(text is not None and text not in whole for text in found):
         return found

@@ -52,15 +52,11 @@ def _check_inputs(inputs: Tensor) -> None:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A benchmark: its training and test examples and what its class numbers mean.
-
-    ``skipped`` are files that should have given examples and did not, by name, and why. ``train_names`` are the files
-    of the training examples, where each has one.
-    """
+    """A benchmark: its training and test examples and what its class numbers mean."""
 
     name: str
     train: Examples
     test: Examples
     class_names: tuple[str, ...]
-    skipped: Mapping[str, str] = field(default_factory=dict)
-    train_names: tuple[str, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)  # files that gave no example, by name, and why
+    train_names: tuple[str, ...] = ()  # the files of the training examples, where each has one

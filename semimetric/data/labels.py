@@ -89,9 +89,5 @@ def is_labelled(values: Any) -> NDArray[np.bool_]:
 
     array = as_array(values)
     if array.dtype.kind in "OUS":
-        return np.array([_is_label(value) for value in array.tolist()], dtype=bool)
+        return np.array([value is not None and not is_no_label(str(value)) for value in array.tolist()], dtype=bool)
     return np.asarray((array != UNLABELLED) & (array == array))
-
-
-def _is_label(value: Any) -> bool:
-    return value is not None and not is_no_label(str(value))

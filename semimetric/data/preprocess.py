@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from math import prod
-from typing import ClassVar, Literal, Self, cast, get_args
+from typing import ClassVar, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,23 +15,15 @@ from semimetric.core.errors import InputError
 
 PreprocessName = Literal["mean-image", "standardize", "whiten", "imagenet", "none"]
 
-_CHUNK = 4096
-_CHUNK_NUMBERS = 1 << 24
-"""So many examples are scaled at a time, of at most so many numbers: photographs a hundred at a time."""
-
-_CONTRAST_FLOOR = 40.0
-_WHITENING_FLOOR = 10.0
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
+_CHUNK = 4096  # the most examples that are scaled at a time, ...
+_CHUNK_NUMBERS = 1 << 24  # ... and the most numbers in them: a hundred photographs
+_CONTRAST_FLOOR, _WHITENING_FLOOR = 40.0, 10.0
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Statistics of red, green and blue in 0..1 on ImageNet."""
 
 
 class Preprocess(nn.Module, ABC):
-    """Maps raw inputs (N, ...) to float32 inputs of the same shape.
-
-    A kind is built from its ``parts``, tensors passed by name that become its buffers, and so a ``state_dict``
-    is all that it takes to rebuild it.
-    """
+    """Maps raw inputs (N, ...) to float32 inputs of the same shape; its ``parts``, tensors, become its buffers."""
 
     parts: ClassVar[tuple[str, ...]] = ()
 
@@ -86,10 +78,7 @@ class MeanImage(Preprocess):
 
 
 class Standardize(Preprocess):
-    """Zero mean and unit variance: per feature (d,) of vectors, per channel (C, 1, 1) of images.
-
-    A constant feature is only centred.
-    """
+    """Zero mean and unit variance per feature (d,) or channel (C, 1, 1); a constant one is only centred."""
 
     parts = ("mean", "std")
     mean: Tensor
@@ -103,10 +92,8 @@ class Standardize(Preprocess):
         mean = mean.mean(dim=within, keepdim=True) if within else mean
         squares = sum(((chunk.double() - mean) ** 2).sum(0) for chunk in _pieces(inputs))
         variance = cast(Tensor, squares) / len(inputs)
-        variance = variance.mean(dim=within, keepdim=True) if within else variance
-        std = variance.sqrt()
-        constant = std <= 1e-12 * mean.abs()
-        return cls(mean=mean, std=torch.where(constant, torch.ones_like(std), std))
+        std = (variance.mean(dim=within, keepdim=True) if within else variance).sqrt()
+        return cls(mean=mean, std=torch.where(std <= 1e-12 * mean.abs(), torch.ones_like(std), std))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return (inputs - mean) / std."""
@@ -115,11 +102,7 @@ class Standardize(Preprocess):
 
 
 class ImageNet(Standardize):
-    """What networks trained on ImageNet expect of RGB images in the range 0..255: its statistics, not the inputs'.
-
-    With x/255 in the range 0..1, (x/255 - m) / s, where m = (0.485, 0.456, 0.406) and s = (0.229, 0.224, 0.225)
-    are the means and standard deviations of red, green and blue.
-    """
+    """What networks trained on ImageNet expect of RGB images x in 0..255: (x/255 - IMAGENET_MEAN) / IMAGENET_STD."""
 
     @classmethod
     def fit(cls, inputs: Tensor) -> Self:
@@ -129,20 +112,14 @@ class ImageNet(Standardize):
                 f"'imagenet' needs RGB images (N, 3, H, W), but the inputs have shape {tuple(inputs.shape)}; "
                 "use 'standardize' for others."
             )
-        _check_byte_range(inputs)
+        low, high = (0.0, 255.0) if inputs.dtype == torch.uint8 or len(inputs) == 0 else map(float, inputs.aminmax())
+        if low < 0 or not 1 < high <= 255:
+            raise InputError(
+                f"'imagenet' needs images in the range 0 to 255, but the inputs go from {low:g} to {high:g}; "
+                "give the images as uint8."
+            )
         mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
         return cls(mean=(255 * mean).to(inputs.device), std=(255 * std).to(inputs.device))
-
-
-def _check_byte_range(inputs: Tensor) -> None:
-    if inputs.dtype == torch.uint8 or len(inputs) == 0:
-        return
-    low, high = float(inputs.min()), float(inputs.max())
-    if low < 0 or not 1 < high <= 255:
-        raise InputError(
-            f"'imagenet' needs images in the range 0 to 255, but the inputs go from {low:g} to {high:g}; "
-            "give the images as uint8."
-        )
 
 
 class Whiten(Preprocess):
@@ -153,10 +130,7 @@ class Whiten(Preprocess):
 
     - contrast: y = (x - average of x) * contrast / max(40, s(x)), contrast = mean of s over training images;
     - whitening: W y with V diag(e) V^T the second moment of y over training images,
-      W = V diag(sqrt(mean(e)) / max(sqrt(e), 10)) V^T.
-
-    Every y sums to zero, so W always meets its floor in that one direction. The toolbox divides the second
-    moment by the number of training and test images; here the training images alone count.
+      W = V diag(sqrt(mean(e)) / max(sqrt(e), 10)) V^T. The toolbox takes the test images into that moment, too.
 
     References
     ----------
@@ -177,8 +151,7 @@ class Whiten(Preprocess):
                 "use 'standardize' for vectors."
             )
         mean = _mean(inputs)
-        stds = [_without_own_mean(chunk.double() - mean).std(1) for chunk in _pieces(inputs)]
-        contrast = torch.cat(stds).mean()
+        contrast = torch.cat([_without_own_mean(chunk.double() - mean).std(1) for chunk in _pieces(inputs)]).mean()
         if not float(contrast) > 0:
             raise InputError("Whitening needs images that vary, but these are all alike; check the inputs.")
         moment = inputs.new_zeros(mean.numel(), mean.numel(), dtype=torch.float64)
@@ -238,18 +211,10 @@ def _check_shape(found: tuple[int, ...], fitted: tuple[int, ...]) -> None:
         )
 
 
-_KINDS: dict[str, type[Preprocess]] = {
-    "mean-image": MeanImage,
-    "standardize": Standardize,
-    "whiten": Whiten,
-    "imagenet": ImageNet,
-    "none": Identity,
-}
-
-
 def _kind(name: str) -> type[Preprocess]:
-    check_choice(name, get_args(PreprocessName), "preprocess")
-    return _KINDS[name]
+    kinds = {"mean-image": MeanImage, "standardize": Standardize, "whiten": Whiten, "imagenet": ImageNet}
+    check_choice(name, (*kinds, "none"), "preprocess")
+    return kinds.get(name, Identity)
 
 
 def build_preprocess(name: PreprocessName, inputs: Tensor) -> Preprocess:
@@ -264,12 +229,7 @@ def restore_preprocess(name: PreprocessName, tensors: Mapping[str, Tensor]) -> P
 
 @torch.no_grad()
 def apply_in_chunks(module: nn.Module, inputs: Tensor, chunk: int | None = None) -> Tensor:
-    """Apply a shape-keeping module to inputs (N, ...) piece by piece; the float32 result is on their device.
-
-    Each piece visits the device of the module's buffers, so a large array in main memory can use a GPU. Besides
-    inputs and result only what the module makes of ``chunk`` examples is in memory; of large images these are few
-    unless given.
-    """
+    """Apply a shape-keeping module to inputs (N, ...), ``chunk`` at a time on its device; the result is on theirs."""
     if chunk is not None and chunk < 1:
         raise InputError(f"chunk must be at least 1, but is {chunk}.")
     device = next((buffer.device for buffer in module.buffers()), inputs.device)

@@ -16,8 +16,7 @@ from semimetric.core.errors import InputError
 
 Kind = Literal["vectors", "images", "photographs"]
 
-_CHANNELS = (1, 3)
-_WITH_TRANSPARENCY = (2, 4)
+_CHANNELS, _WITH_TRANSPARENCY = (1, 3), (2, 4)
 
 
 @dataclass(frozen=True)
@@ -54,23 +53,17 @@ def is_paths(values: Any) -> bool:
             f"X must be a sequence of paths, got the single path {str(values)!r}. Put it in a list; a folder is read "
             "by semimetric.read_collection."
         )
-    if (
-        isinstance(values, Tensor)
-        or getattr(values, "ndim", 1) != 1
-        or not hasattr(values, "__len__")
-        or not len(values)
-    ):
+    if isinstance(values, Tensor) or getattr(values, "ndim", 1) != 1 or not hasattr(values, "__len__"):
         return False
-    return isinstance(next(iter(values)), str | os.PathLike)
+    return len(values) > 0 and isinstance(next(iter(values)), str | os.PathLike)
 
 
 def photographs(paths: Sequence[Any]) -> Samples:
     """Photographs by their paths."""
-    listed = list(paths)
-    odd = next((path for path in listed if not isinstance(path, str | os.PathLike)), None)
-    if odd is not None:
-        raise InputError(f"X must hold paths alone, but one entry is {odd!r}. Leave out what is no path.")
-    return Samples("photographs", tuple(Path(path) for path in listed))
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            raise InputError(f"X must hold paths alone, but one entry is {path!r}. Leave out what is no path.")
+    return Samples("photographs", tuple(Path(path) for path in paths))
 
 
 def images(values: Any) -> Samples:

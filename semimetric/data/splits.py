@@ -55,17 +55,13 @@ def split_examples(
             "add examples of other classes."
         )
     generator = torch.Generator().manual_seed(seed)
-    new = _draw_classes(classes, validation_share, generator) if withheld == "classes" else set()
-    share = 0.0 if withheld == "classes" else validation_share
-    labelled, validation = [], []
-    for label in classes:
-        if label in new:
-            validation.append((labels == label).nonzero().squeeze(1))
-            continue
-        held, kept = _draw_class(labels, label, labels_per_class, share, generator)
-        validation.append(held)
-        labelled.append(kept)
-    return _with_the_rest(len(labels), torch.cat(labelled), torch.cat(validation))
+    new, share = set(), validation_share
+    if withheld == "classes":
+        new, share = _draw_classes(classes, validation_share, generator), 0.0
+    drawn = [_draw_class(labels, label, labels_per_class, share, generator) for label in classes if label not in new]
+    new_ones = [(labels == label).nonzero().squeeze(1) for label in new]
+    validation, labelled = torch.cat([held for held, _ in drawn] + new_ones), torch.cat([kept for _, kept in drawn])
+    return _with_the_rest(len(labels), labelled, validation)
 
 
 def _check_settings(labels: Tensor, labels_per_class: int, validation_share: float) -> None:
@@ -120,12 +116,7 @@ def _with_the_rest(count: int, labelled: Tensor, validation: Tensor) -> Split:
 
 
 def partitions(unlabelled: Tensor, size: int, generator: torch.Generator) -> list[Tensor]:
-    """Cut a random permutation of ``unlabelled`` (n,) into ceil(n / size) pieces of nearly equal length.
-
-    One call is one pass over the unlabelled examples in the stochastic extension: each of them is in exactly
-    one piece, no piece is longer than ``size``, and lengths differ by at most one, so that no partition is
-    left with a handful of examples and a graph that says little.
-    """
+    """Cut a random permutation of ``unlabelled`` (n,) into ceil(n / size) pieces; lengths differ by at most one."""
     if size < 1:
         raise InputError(f"size must be at least 1, but is {size}; it is the number of examples in a partition.")
     if len(unlabelled) == 0:

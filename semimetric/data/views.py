@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from semimetric.data.augmentation import Augmentation, augment, check_augmentati
 AugmentationKind = Literal["digits", "objects", "photographs", "vectors"]
 AugmentationStrength = Literal["weak", "strong"]
 ViewKind = Literal["auto", "digits", "objects", "photographs", "vectors", "none"]
-VIEW_KINDS: tuple[ViewKind, ...] = ("auto", "digits", "objects", "photographs", "vectors", "none")
+VIEW_KINDS: tuple[ViewKind, ...] = get_args(ViewKind)
 VIEW_HELP = (
     "Views: of digits (never mirrored), objects, photographs (gentle, for pretrained networks), vectors, or none; auto "
     "takes grey images for digits and colour ones for objects."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from torch import nn
@@ -15,17 +16,9 @@ from semimetric.encoders.weights import load_tensors, read_weights
 _AUXILIARY_HEADS = {"torchvision:googlenet": ("aux1.", "aux2."), "torchvision:inception_v3": ("AuxLogits.",)}
 
 
-def timm_spec(name: str) -> EncoderSpec:
-    """The encoder ``timm:NAME``, random or from a ``state_dict`` of that model."""
-    return _spec(name, _timm_model)
-
-
-def torchvision_spec(name: str) -> EncoderSpec:
-    """The encoder ``torchvision:NAME``, random or from a ``state_dict`` of that model."""
-    return _spec(name, _torchvision_model)
-
-
 def _spec(name: str, create: Callable[[str], nn.Module]) -> EncoderSpec:
+    """The encoder ``LIBRARY:NAME``, random or from a ``state_dict`` of that model."""
+
     def encoder(weights: Path | None = None) -> nn.Module:
         """The model without its classifier; tensors of the classifier and of auxiliary heads are ignored."""
         network = create(name)
@@ -60,3 +53,7 @@ def _torchvision_model(name: str) -> nn.Module:
     extra = {"aux_logits": False, "init_weights": True, "transform_input": True}
     model: nn.Module = models.get_model(model_name, weights=None, **(extra if name in _AUXILIARY_HEADS else {}))
     return model
+
+
+timm_spec = partial(_spec, create=_timm_model)
+torchvision_spec = partial(_spec, create=_torchvision_model)

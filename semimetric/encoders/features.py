@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
 
-NORM_FLOOR = 1e-12
-"""A row shorter than this has no direction, as that of a network whose last units are all dead."""
-
-
-CHUNK = 1024
-CHUNK_NUMBERS = 1 << 24
+NORM_FLOOR = 1e-12  # a shorter row has no direction, as that of a network whose last units are all dead
+CHUNK = 1024  # the most examples that are encoded at a time, ...
+CHUNK_NUMBERS = 1 << 24  # ... and the most numbers in them; on a CPU fewer, as smaller maps stay in its cache
 CHUNK_NUMBERS_ON_CPU = 1 << 20
-"""So many examples are encoded at a time, of at most so many numbers: large photographs a hundred at a time.
-
-On a CPU these are a few, as smaller maps stay in its cache.
-"""
 
 
 def unit_features(outputs: Tensor) -> Tensor:
-    """Rows of encoder outputs scaled to unit length.
-
-    A row without a direction becomes zero, with a zero gradient: the derivative of a direction grows without bound
-    towards zero, and a single blank image would undo a network.
-    """
+    """Rows of encoder outputs scaled to unit length; one without a direction becomes zero, with a zero gradient."""
     squares = outputs.square().sum(1, keepdim=True)
     blank = squares <= NORM_FLOOR**2  # not where an output is no number, which must show
     lengths = torch.where(blank, 1.0, squares).sqrt()
@@ -35,19 +22,14 @@ def unit_features(outputs: Tensor) -> Tensor:
 
 
 def features_of(encoder: nn.Module, inputs: Tensor, precision: str = "float32") -> Tensor:
-    """Unit features (n, d) of one batch; in ``bfloat16`` the encoder alone computes in half precision.
-
-    Half precision wants images with their channels last. A recorded step cannot hold the cache of weights that
-    autocast would keep.
-    """
-    half = precision == "bfloat16"
-    context: AbstractContextManager[None] = nullcontext()
-    if half:
-        context = torch.autocast(inputs.device.type, torch.bfloat16, cache_enabled=False)
-    with context:
-        images = half and inputs.ndim == 4
-        outputs = encoder(inputs.contiguous(memory_format=torch.channels_last) if images else inputs)
-    return unit_features(outputs.float() if half else outputs)
+    """Unit features (n, d) of one batch; in ``bfloat16`` the encoder alone computes in half precision."""
+    if precision != "bfloat16":
+        return unit_features(encoder(inputs))
+    if inputs.ndim == 4:
+        inputs = inputs.contiguous(memory_format=torch.channels_last)  # faster in half precision
+    with torch.autocast(inputs.device.type, torch.bfloat16, cache_enabled=False):  # a CUDA graph cannot hold the cache
+        outputs = encoder(inputs)
+    return unit_features(outputs.float())
 
 
 @torch.no_grad()
@@ -64,15 +46,7 @@ def encode(encoder: nn.Module, inputs: Tensor, chunk: int | None = None, precisi
 
 
 def output_width(encoder: nn.Module, example: Tensor) -> int:
-    """Width d of an encoder's (N, d) output, found by encoding two examples; other outputs are refused.
-
-    Parameters
-    ----------
-    encoder : nn.Module
-        Its mode is restored.
-    example : Tensor
-        Inputs (n, ...) that it should take.
-    """
+    """Width d of an encoder's (N, d) output for ``example`` (n, ...); other outputs are refused."""
     was_training = encoder.training
     encoder.eval()
     with torch.no_grad():

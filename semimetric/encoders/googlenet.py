@@ -1,13 +1,12 @@
-"""GoogLeNet (Szegedy et al., Going deeper with convolutions, CVPR 2015) without its classifier, for photographs.
+"""GoogLeNet (Szegedy et al., CVPR 2015) without its classifier: BVLC's, as in the paper, or torchvision's.
 
-Two sets of weights for it are in use, and they belong to two networks. The one of BVLC, trained with Caffe, is the
-paper's: biases and local response normalisation. The one of torchvision has batch normalisation instead, and 3x3
-convolutions where the paper has 5x5.
+Torchvision's has batch normalisation instead of biases and response normalisation, and 3x3 for 5x5 convolutions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,7 @@ from semimetric.encoders.regions import RMAC
 from semimetric.encoders.spec import EncoderSpec
 from semimetric.encoders.weights import load_tensors, read_weights
 
-WIDTH = 1024
-SMALLEST = 64
-"""Smallest height and width of an image, in pixels."""
+SMALLEST = 64  # height and width of an image, in pixels
 
 _BVLC_MEAN = (123.0, 117.0, 104.0)  # of red, green and blue in 0..255
 _BVLC, _TORCHVISION = "conv1/7x7_s2.w", "conv1.conv.weight"  # the first tensor of each file
@@ -76,13 +73,8 @@ class Inception(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Maps in the same height and width."""
-        branches = (
-            self.one(maps),
-            self.three(self.three_reduce(maps)),
-            self.five(self.five_reduce(maps)),
-            self.pool(nn.functional.max_pool2d(maps, 3, 1, 1)),
-        )
-        return torch.cat(branches, 1)
+        three, five = self.three(self.three_reduce(maps)), self.five(self.five_reduce(maps))
+        return torch.cat((self.one(maps), three, five, self.pool(nn.functional.max_pool2d(maps, 3, 1, 1))), 1)
 
 
 class GoogLeNet(nn.Module):
@@ -104,7 +96,10 @@ class GoogLeNet(nn.Module):
         super().__init__()
         self.layers = _layers(batch_norm)
         self.blue_first = not batch_norm
-        scale, shift = _conversion(batch_norm)
+        scale, shift = conversion((0.5,) * 3, (0.5,) * 3)  # to -1..1
+        if not batch_norm:
+            mean, std = (torch.tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD))
+            scale, shift = 255 * std, 255 * mean - torch.tensor(_BVLC_MEAN)[:, None, None]
         self.register_buffer("scale", scale, persistent=False)
         self.register_buffer("shift", shift, persistent=False)
 
@@ -139,40 +134,20 @@ def _layers(batch_norm: bool) -> nn.Sequential:
     """The layers in Caffe's order: the first response normalisation follows its pool, the second precedes it."""
     unit = partial(Unit, batch_norm=batch_norm)
     pool = partial(nn.MaxPool2d, kernel_size=3, stride=2, ceil_mode=True)
-    layers = nn.Sequential()
-    layers.add_module("conv1", unit(3, 64, 7, stride=2))
-    layers.add_module("pool1", pool())
-    layers.add_module("norm1", _response_norm(batch_norm))
-    layers.add_module("conv2_reduce", unit(64, 64, 1))
-    layers.add_module("conv2", unit(64, 192, 3))
-    layers.add_module("norm2", _response_norm(batch_norm))
-    layers.add_module("pool2", pool())
+    norm = nn.Identity() if batch_norm else nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0)  # as in Caffe
+    layers: OrderedDict[str, nn.Module] = OrderedDict(conv1=unit(3, 64, 7, stride=2), pool1=pool(), norm1=norm)
+    layers |= OrderedDict(conv2_reduce=unit(64, 64, 1), conv2=unit(64, 192, 3), norm2=norm, pool2=pool())
     for name, widths in _INCEPTIONS.items():
         if name == "4a":
-            layers.add_module("pool3", pool())
+            layers["pool3"] = pool()
         if name == "5a":
-            layers.add_module("pool4", pool(kernel_size=2 if batch_norm else 3))
-        layers.add_module(name, Inception(widths, batch_norm))
-    return layers
-
-
-def _response_norm(batch_norm: bool) -> nn.Module:
-    """x_i / (1 + 1e-4 / 5 sum of x_j^2)^0.75 over the 5 channels j around i; torch divides by 5 as Caffe does."""
-    return nn.Identity() if batch_norm else nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0)
-
-
-def _conversion(batch_norm: bool) -> tuple[Tensor, Tensor]:
-    """Scale and shift (3, 1, 1) of red, green and blue, from images as they come to what the weights expect."""
-    if batch_norm:
-        return conversion((0.5,) * 3, (0.5,) * 3)
-    mean, std, bvlc = (torch.tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD, _BVLC_MEAN))
-    return 255 * std, 255 * mean - bvlc
+            layers["pool4"] = pool(kernel_size=2 if batch_norm else 3)
+        layers[name] = Inception(widths, batch_norm)
+    return nn.Sequential(layers)
 
 
 def load_googlenet(path: Path | str) -> GoogLeNet:
-    """GoogLeNet with the weights of a file; the names of its tensors say which of the two networks it is for.
-
-    Classifiers and auxiliary heads are ignored, and any other tensor is refused.
+    """GoogLeNet with the weights of a file; those of classifiers and auxiliary heads are ignored.
 
     Parameters
     ----------
@@ -189,7 +164,7 @@ def load_googlenet(path: Path | str) -> GoogLeNet:
     batch_norm = _TORCHVISION in tensors
     with torch.random.fork_rng(devices=[]):
         network = GoogLeNet(batch_norm)
-    ours = {theirs: name for name, theirs in (_torchvision_names() if batch_norm else _bvlc_names())}
+    ours = _names_here(batch_norm)
     load_tensors(network, {ours.get(name, name): tensor for name, tensor in tensors.items()}, path, _NO_FEATURES)
     return network
 
@@ -199,38 +174,24 @@ def _recognises(tensors: Mapping[str, Tensor]) -> bool:
     return not {_BVLC, _TORCHVISION}.isdisjoint(tensors)
 
 
-_BRANCHES = {
-    "one": ("1x1", "branch1"),
-    "three_reduce": ("3x3_reduce", "branch2.0"),
-    "three": ("3x3", "branch2.1"),
-    "five_reduce": ("5x5_reduce", "branch3.0"),
-    "five": ("5x5", "branch3.1"),
-    "pool": ("pool_proj", "branch4.1"),
-}
-"""What BVLC and torchvision call the units of an inception."""
-
-
-def _unit_names() -> Iterator[tuple[str, str, str]]:
-    """Names of each unit: here, in BVLC's file and in torchvision's."""
-    yield "layers.conv1", "conv1/7x7_s2", "conv1"
-    yield "layers.conv2_reduce", "conv2/3x3_reduce", "conv2"
-    yield "layers.conv2", "conv2/3x3", "conv3"
+def _names_here(batch_norm: bool) -> dict[str, str]:
+    """The names of the network's tensors, by those in torchvision's file or else in BVLC's."""
+    units = {"conv1": ("conv1/7x7_s2", "conv1"), "conv2_reduce": ("conv2/3x3_reduce", "conv2")}
+    units["conv2"] = ("conv2/3x3", "conv3")
+    branches = {"one": ("1x1", "branch1"), "pool": ("pool_proj", "branch4.1")}
+    branches |= {"three_reduce": ("3x3_reduce", "branch2.0"), "three": ("3x3", "branch2.1")}
+    branches |= {"five_reduce": ("5x5_reduce", "branch3.0"), "five": ("5x5", "branch3.1")}
     for name in _INCEPTIONS:
-        for branch, (bvlc, torchvision) in _BRANCHES.items():
-            yield f"layers.{name}.{branch}", f"inception_{name}/{bvlc}", f"inception{name}.{torchvision}"
-
-
-def _bvlc_names() -> Iterator[tuple[str, str]]:
-    for ours, theirs, _ in _unit_names():
-        yield f"{ours}.convolution.weight", f"{theirs}.w"
-        yield f"{ours}.convolution.bias", f"{theirs}.b"
-
-
-def _torchvision_names() -> Iterator[tuple[str, str]]:
-    for ours, _, theirs in _unit_names():
-        yield f"{ours}.convolution.weight", f"{theirs}.conv.weight"
-        for value in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
-            yield f"{ours}.norm.{value}", f"{theirs}.bn.{value}"
+        for branch, (bvlc, torchvision) in branches.items():
+            units[f"{name}.{branch}"] = (f"inception_{name}/{bvlc}", f"inception{name}.{torchvision}")
+    norms = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    ends = {".conv.weight": "convolution.weight"} | {f".bn.{value}": f"norm.{value}" for value in norms}
+    ends = ends if batch_norm else {".w": "convolution.weight", ".b": "convolution.bias"}
+    return {
+        f"{theirs[batch_norm]}{end}": f"layers.{ours}.{own}"
+        for ours, theirs in units.items()
+        for end, own in ends.items()
+    }
 
 
 def googlenet_spec(name: str, around: Callable[[GoogLeNet], nn.Module], **further: Any) -> EncoderSpec:

@@ -17,8 +17,7 @@ from semimetric.data.preprocess import IMAGENET_MEAN, IMAGENET_STD
 _HEADS = ("fc", "classifier", "heads", "head")
 _POOLS = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.AvgPool2d, nn.MaxPool2d, nn.Flatten)
 
-Statistics = tuple[Sequence[float], Sequence[float]]
-"""Mean and standard deviation of red, green and blue."""
+Statistics = tuple[Sequence[float], Sequence[float]]  # mean and standard deviation of red, green and blue
 
 
 class Headless(nn.Module):
@@ -62,9 +61,8 @@ class Headless(nn.Module):
 def wrap(model: nn.Module) -> nn.Module:
     """Make an encoder (N, ...) -> (N, d) of a classifier of timm or torchvision, or of any module.
 
-    The classifier is removed from ``model`` itself: by ``reset_classifier(0)``, which every timm model has, or else by
-    cutting the last linear layer or convolution, and the dropout before it, out of ``fc``, ``classifier``, ``heads``
-    or ``head``, as torchvision names it. A module with none of these is used as it is.
+    The classifier is removed from ``model`` itself: by timm's ``reset_classifier(0)``, or else by cutting the last
+    linear layer or convolution, and the dropout before it, out of ``fc``, ``classifier``, ``heads`` or ``head``.
 
     Parameters
     ----------
@@ -87,14 +85,10 @@ def remove_classifier(model: nn.Module) -> None:
 
 
 def _without_last_layer(head: nn.Module) -> nn.Module:
-    """The layers of a head before its last linear layer; the identity if the head is that layer or has none.
-
-    Where the last layer is a convolution (SqueezeNet), the pooling that follows it stays: the network relies on it.
-    """
+    """The layers of a head before its last linear layer, and the pooling after a last convolution (SqueezeNet)."""
     if not isinstance(head, nn.Sequential):
         return nn.Identity()
-    last = max((i for i, layer in enumerate(head) if isinstance(layer, nn.Linear | nn.Conv2d)), default=0)
-    kept = last
+    kept = last = max((i for i, layer in enumerate(head) if isinstance(layer, nn.Linear | nn.Conv2d)), default=0)
     while kept and isinstance(head[kept - 1], nn.Dropout):
         kept -= 1
     layers = list(head.named_children())
@@ -103,13 +97,9 @@ def _without_last_layer(head: nn.Module) -> nn.Module:
 
 
 def conversion(mean: Sequence[float], std: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Scale and shift (3, 1, 1) that bring images as they come to ``(x / 255 - mean) / std``.
-
-    They come as y = (p - m) / s of pixels p in 0..1, so that (p - mean) / std = y s / std + (m - mean) / std.
-    """
-    ours, spread, theirs, width = (
-        torch.tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD, tuple(mean), tuple(std))
-    )
+    """Scale and shift (3, 1, 1) from y = (p - m) / s to (p - mean) / std, with m and s those of ImageNet, p in 0..1."""
+    statistics = (IMAGENET_MEAN, IMAGENET_STD, tuple(mean), tuple(std))
+    ours, spread, theirs, width = (torch.tensor(values)[:, None, None] for values in statistics)
     return spread / width, (ours - theirs) / width
 
 

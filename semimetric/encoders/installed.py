@@ -18,15 +18,11 @@ from semimetric.encoders.registry import pretrained_specs
 
 PREFERRED = ("dinov3", "dinov2", "convnext", "efficientnet", "regnet", "resnet50", "resnet", "googlenet")
 """Families known for good descriptors, the best first; a network of no such family must be named."""
-
-SIDE = 224
-"""Default side, in pixels, of photographs for a pretrained network."""
+SIDE = 224  # default side, in pixels, of photographs for a pretrained network
 
 _ANY_SIZE = ("dinov3_vit", "dinov3_convnext", "dinov2", "dinov2_with_registers", "convnext", "resnet", "regnet")
 """Models of transformers, as their config calls them, that describe images of any size."""
-
-_CHECKPOINT = re.compile(r"([a-z0-9_]+)-[0-9a-f]{8}\.pth")
-_REPOSITORY = re.compile(r"models--(.+?)--(.+)")
+_CHECKPOINT, _REPOSITORY = re.compile(r"([a-z0-9_]+)-[0-9a-f]{8}\.pth"), re.compile(r"models--(.+?)--(.+)")
 
 
 def installed_encoder() -> tuple[str, Path] | None:
@@ -45,25 +41,17 @@ def _has(library: str) -> bool:
 
 def _of_torchvision() -> Iterator[tuple[str, Path]]:
     """Checkpoints that torchvision has fetched; those of an encoder here, such as googlenet, need no torchvision."""
-    matches = [
-        (match[1], path)
-        for path in sorted((Path(torch.hub.get_dir()) / "checkpoints").glob("*.pth"))
-        if (match := _CHECKPOINT.fullmatch(path.name)) and path.is_file()
-    ]
     own = {spec.checkpoint: spec.name for spec in pretrained_specs() if spec.checkpoint}
-    known = _classifiers_of_torchvision() if any(name not in own for name, _ in matches) else set()
-    for name, path in matches:
-        if name in own:
-            yield own[name], path
-        elif name in known:
-            yield f"torchvision:{name}", path
-
-
-def _classifiers_of_torchvision() -> set[str]:
-    if not _has("torchvision"):
-        return set()
-    models = importlib.import_module("torchvision").models
-    return set(models.list_models(module=models))
+    for path in sorted((Path(torch.hub.get_dir()) / "checkpoints").glob("*.pth")):
+        match = _CHECKPOINT.fullmatch(path.name)
+        if match is None or not path.is_file():
+            continue
+        if match[1] in own:
+            yield own[match[1]], path
+        elif _has("torchvision"):
+            models = importlib.import_module("torchvision").models
+            if match[1] in models.list_models(module=models):
+                yield f"torchvision:{match[1]}", path
 
 
 def _of_hub() -> Iterator[tuple[str, Path]]:
@@ -89,7 +77,7 @@ def _hub() -> Path:
 
 def _snapshots(repository: Path) -> list[Path]:
     """Snapshot folders of a repository, the one that is called main first."""
-    main = repository / "refs" / "main"
+    main = repository / "refs/main"
     current = main.read_text(encoding="utf-8").strip() if main.is_file() else ""
     return sorted((repository / "snapshots").glob("*"), key=lambda folder: (folder.name != current, folder.name))
 
@@ -108,6 +96,5 @@ def _read_snapshot(folder: Path) -> tuple[dict[str, Any], Path] | None:
 def _timm_takes_side(config: dict[str, Any]) -> bool:
     """Whether it is a model of timm that takes images of ``SIDE``; some take one size only."""
     known = config.get("pretrained_cfg") or {}
-    return "architecture" in config and (
-        not known.get("fixed_input_size") or known.get("input_size") == [3, SIDE, SIDE]
-    )
+    fits = not known.get("fixed_input_size") or known.get("input_size") == [3, SIDE, SIDE]
+    return fits and "architecture" in config

@@ -1,35 +1,26 @@
 """The two small convolutional networks of Dutta, Harandi and Sekhar (AAAI 2021), adapted there from MatConvNet.
 
-MatConvNet pads its 3x3/2 pooling at the bottom and right only and crops the windows at the border: the maximum
-ignores the padding and the average divides by the pixels it really saw. In torch this is ``ceil_mode`` without
-counting the padding.
+MatConvNet pads its 3x3/2 pooling at the bottom and right only, and does not count the padding: torch's ``ceil_mode``.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from torch import nn
 
 from semimetric.encoders.spec import EncoderSpec
 
-MNIST_WIDTH = 128
-CIFAR10_WIDTH = 64
-
 
 def mnist_network(init: str = "gaussian") -> nn.Sequential:
-    """(N, 1, 28, 28) -> (N, 128) for MNIST and Fashion-MNIST.
+    """(N, 1, 28, 28) -> (N, 128) for MNIST and Fashion-MNIST, with a single ReLU.
 
-    One ReLU; the max-pools are the other non-linearities. The published weights start as N(0, 0.01^2)
-    (``init="gaussian"``); ``init="he"`` scales each layer to its fan-in.
+    Weights start as published, N(0, 0.01^2) (``init="gaussian"``), or scaled to the fan-in of a layer (``init="he"``).
     """
     network = nn.Sequential(
-        nn.Conv2d(1, 20, 5),
-        nn.MaxPool2d(2, 2),
-        nn.Conv2d(20, 50, 5),
-        nn.MaxPool2d(2, 2),
-        nn.Conv2d(50, 500, 4),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(500, MNIST_WIDTH),
+        *(nn.Conv2d(1, 20, 5), nn.MaxPool2d(2, 2)),
+        *(nn.Conv2d(20, 50, 5), nn.MaxPool2d(2, 2)),
+        *(nn.Conv2d(50, 500, 4), nn.ReLU(), nn.Flatten(), nn.Linear(500, 128)),
     )
     _initialise(network, (0.01, 0.01, 0.01, 0.01), init)
     return network
@@ -37,19 +28,12 @@ def mnist_network(init: str = "gaussian") -> nn.Sequential:
 
 def cifar10_network(init: str = "gaussian") -> nn.Sequential:
     """(N, 3, 32, 32) -> (N, 64) for CIFAR-10; ends in a ReLU, so no embedding has a negative entry."""
+    average = partial(nn.AvgPool2d, 3, 2, ceil_mode=True, count_include_pad=False)
     network = nn.Sequential(
-        nn.Conv2d(3, 32, 5, padding=2),
-        nn.MaxPool2d(3, 2, ceil_mode=True),
-        nn.ReLU(),
-        nn.Conv2d(32, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.AvgPool2d(3, 2, ceil_mode=True, count_include_pad=False),
-        nn.Conv2d(32, 64, 5, padding=2),
-        nn.ReLU(),
-        nn.AvgPool2d(3, 2, ceil_mode=True, count_include_pad=False),
-        nn.Conv2d(64, CIFAR10_WIDTH, 4),
-        nn.ReLU(),
-        nn.Flatten(),
+        *(nn.Conv2d(3, 32, 5, padding=2), nn.MaxPool2d(3, 2, ceil_mode=True), nn.ReLU()),
+        *(nn.Conv2d(32, 32, 5, padding=2), nn.ReLU(), average()),
+        *(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), average()),
+        *(nn.Conv2d(64, 64, 4), nn.ReLU(), nn.Flatten()),
     )
     _initialise(network, (0.01, 0.05, 0.05, 0.05), init)
     return network

@@ -11,14 +11,10 @@ from torch import Tensor, nn
 
 from semimetric.data.photographs.images import Fit
 from semimetric.data.photographs.photos import PhotoReader
-from semimetric.data.preprocess import PreprocessName, build_preprocess
+from semimetric.data.preprocess import build_preprocess
 from semimetric.encoders.features import encode
 
-PREPROCESS: PreprocessName = "imagenet"
-"""Scaling that pretrained networks expect."""
-
-BATCH = 64
-"""Photographs in one batch; the next batch is decoded meanwhile."""
+BATCH = 64  # photographs; the next batch is decoded meanwhile
 
 
 @dataclass(frozen=True)
@@ -36,19 +32,9 @@ class PhotoTransform:
     network: nn.Module | None = None
 
     def read(
-        self,
-        paths: Sequence[Path],
-        device: torch.device | str,
-        progress: Callable[[int, int], None] | None = None,
+        self, paths: Sequence[Path], device: torch.device | str, progress: Callable[[int, int], None] | None = None
     ) -> tuple[Tensor, Tensor, dict[Path, str]]:
-        """Read photographs; only what one batch and the next one hold is decoded at a time.
-
-        Returns
-        -------
-        rows : (n,) numbers of the paths that could be decoded
-        inputs : images (n, 3, side, side), or features (n, d)
-        skipped : the other paths, each with its reason
-        """
+        """Read photographs batch by batch: numbers (n,) of the decoded ones, their inputs, why the others are not."""
         reader = PhotoReader(paths, self.side, self.fit, cache_bytes=BATCH * 3 * self.side**2)
         rows, values = [torch.empty(0, dtype=torch.int64)], []
         for some, images in reader.stream(BATCH):
@@ -62,6 +48,6 @@ class PhotoTransform:
         """Model inputs of images (N, 3, H, W) in the range 0 to 255, on the CPU."""
         if self.network is None:
             return images
-        scaling = build_preprocess(PREPROCESS, images)  # refuses values outside of the range
+        scaling = build_preprocess("imagenet", images)  # refuses values outside of the range
         network = nn.Sequential(scaling, self.network).train(self.network.training).to(device)
         return encode(network, images).cpu()

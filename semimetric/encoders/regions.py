@@ -8,11 +8,8 @@ from torch import Tensor, nn
 from semimetric.core.errors import InputError
 from semimetric.encoders.features import unit_features
 
-OVERLAP = 0.4
-"""Share of a region, about, that the next region along the longer side covers too."""
-
-MOST_EXTRA = 6
-"""The most regions that the longer side has above the shorter."""
+OVERLAP = 0.4  # share of a region, about, that the next one along the longer side covers too
+MOST_EXTRA = 6  # regions that the longer side may have above the shorter
 
 
 def rmac(maps: Tensor, levels: int = 3) -> Tensor:
@@ -35,16 +32,13 @@ def rmac(maps: Tensor, levels: int = 3) -> Tensor:
 
 
 def regions_of(height: int, width: int, levels: int) -> list[tuple[int, int, int]]:
-    """(top, left, side) of every region; sides and places are rounded down, a region without positions is no region.
+    """(top, left, side) of every region, rounded down; a region without positions is no region.
 
-    On a map that is not square the longer side has ``l + m`` regions, with the same m for each level: the one of
-    1..6 whose regions of level 1 overlap by nearest to 40 %.
+    The longer side has ``l + m`` regions, with m of 1..6 such that regions of level 1 overlap by nearest to 40 %.
     """
     _check_whole(levels, "levels")
     shorter, longer = sorted((height, width))
-    extra = 0
-    if longer > shorter:
-        extra = min(range(1, MOST_EXTRA + 1), key=lambda m: abs(1 - (longer - shorter) / m / shorter - OVERLAP))
+    extra = min(range(1, MOST_EXTRA + 1), key=lambda m: abs(1 - (longer - shorter) / m / shorter - OVERLAP))
     regions = []
     for level in range(1, levels + 1):
         side = 2 * shorter // (level + 1)
@@ -71,11 +65,9 @@ class RMAC(nn.Module):
     levels
         Levels of regions, see ``rmac``.
     chunk
-        In evaluation mode, how many images are seen at a time. Maps of 512 pixels are large, and a batch of a few
-        hundred does not fit. In training mode a batch stays whole, as batch normalisation asks for.
+        Images seen at a time in evaluation mode, to save memory; in training mode a batch stays whole.
     training_sides
-        The sides in training mode, where all sizes of a batch at once take a multiple of the time and memory; the
-        smallest of ``sides`` alone where none are named.
+        The sides in training mode, to save time and memory; by default the smallest of ``sides`` alone.
     """
 
     def __init__(
@@ -90,13 +82,10 @@ class RMAC(nn.Module):
         _check_sides(sides, "sides")
         training_sides = (min(sides),) if training_sides is None else training_sides
         _check_sides(training_sides, "training_sides")
-        for value, name in ((levels, "levels"), (chunk, "chunk")):
-            _check_whole(value, name)
-        self.network = network
-        self.sides = tuple(sides)
-        self.training_sides = tuple(training_sides)
-        self.levels = levels
-        self.chunk = chunk
+        _check_whole(levels, "levels")
+        _check_whole(chunk, "chunk")
+        self.network, self.levels, self.chunk = network, levels, chunk
+        self.sides, self.training_sides = tuple(sides), tuple(training_sides)
 
     def forward(self, images: Tensor) -> Tensor:
         """One unit row for each image."""
@@ -111,15 +100,11 @@ class RMAC(nn.Module):
 
 
 def resize_longer(images: Tensor, side: int) -> Tensor:
-    """Images (N, C, H, W) with a longer side of ``side`` pixels, by bilinear interpolation.
-
-    What is made smaller is averaged over the pixels that fall together.
-    """
-    height, width = images.shape[2:]
-    if max(height, width) == side:
+    """Images (N, C, H, W) with a longer side of ``side`` pixels, by bilinear interpolation with antialiasing."""
+    factor = side / max(images.shape[2:])
+    if factor == 1:
         return images
-    factor = side / max(height, width)
-    size = [max(1, round(length * factor)) for length in (height, width)]
+    size = [max(1, round(length * factor)) for length in images.shape[2:]]
     return nn.functional.interpolate(images, size, mode="bilinear", align_corners=False, antialias=factor < 1)
 
 

@@ -1,8 +1,4 @@
-"""A residual network for small colour images, of few layers that are wide rather than many.
-
-The layout is that of D. Page, "How to train your ResNet" (2018): four 3x3 stages with max-pooling between them and two
-residual blocks. Against a network of the usual depth it has fewer, larger matrix products, which suits a GPU.
-"""
+"""A wide and shallow residual network for small colour images (D. Page, "How to train your ResNet", 2018)."""
 
 from __future__ import annotations
 
@@ -31,21 +27,15 @@ class ResNet9(nn.Module):
         super().__init__()
         self.stages = nn.Sequential(
             _convolution(channels, base),
-            _convolution(base, 2 * base),
-            nn.MaxPool2d(2),
-            Residual(2 * base),
-            _convolution(2 * base, 4 * base),
-            nn.MaxPool2d(2),
-            _convolution(4 * base, 8 * base),
-            nn.MaxPool2d(2),
-            Residual(8 * base),
+            *(_convolution(base, 2 * base), nn.MaxPool2d(2), Residual(2 * base)),
+            *(_convolution(2 * base, 4 * base), nn.MaxPool2d(2)),
+            *(_convolution(4 * base, 8 * base), nn.MaxPool2d(2), Residual(8 * base)),
         )
         self.last = nn.Linear(8 * base, width)
 
     def forward(self, images: Tensor) -> Tensor:
         """One row for each image: the maximum over positions, projected."""
-        maps = self.stages(images)
-        rows: Tensor = self.last(maps.amax((2, 3)))
+        rows: Tensor = self.last(self.stages(images).amax((2, 3)))
         return rows
 
 

@@ -17,27 +17,17 @@ def linear(features: int) -> nn.Sequential:
 
 
 def mlp(features: int, width: int = 64, hidden: int = 512) -> nn.Sequential:
-    """(N, features) -> (N, width): one hidden layer with ReLU.
-
-    One wide layer preserves neighbourhoods before any training, which a graph of few examples relies on; a second
-    layer lowers the scores on small tables.
-    """
+    """(N, features) -> (N, width): one hidden layer with ReLU, wide, so that it preserves neighbourhoods untrained."""
     return nn.Sequential(nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, width))
 
 
 def small_cnn(channels: int, width: int = 64) -> nn.Sequential:
     """(N, channels, H, W) -> (N, width) for images from 8 pixels up: three 3x3 convolutions, pooled to 2x2."""
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2, 2),
-        nn.Conv2d(64, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(256, width),
+        *(nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU()),
+        *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, 2)),
+        *(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2)),
+        *(nn.Flatten(), nn.Linear(256, width)),
     )
 
 

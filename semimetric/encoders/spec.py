@@ -13,10 +13,6 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 
-def _never(tensors: Mapping[str, Tensor]) -> bool:
-    return False
-
-
 @dataclass(frozen=True, kw_only=True)
 class EncoderSpec:
     """An encoder by name. With ``load`` it is pretrained on photographs, else it starts from random numbers alone.
@@ -46,7 +42,7 @@ class EncoderSpec:
     name: str
     build: Callable[[Shape, str], nn.Module]
     load: Callable[[Path], nn.Module] | None = None
-    recognises: Callable[[Mapping[str, Tensor]], bool] = _never
+    recognises: Callable[[Mapping[str, Tensor]], bool] = lambda tensors: False
     rebuild: Callable[[Mapping[str, Tensor]], nn.Module] | None = None
     shape: Shape | None = None
     smallest: int = 0

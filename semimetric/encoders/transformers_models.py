@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +18,23 @@ from semimetric.encoders.weights import UNREADABLE, check_tensors
 
 _WEIGHTS, _CONFIG, _INPUTS = "model.safetensors", "config.json", "preprocessor_config.json"
 _POOLER = "pooler"
-_DESCRIPTION = "network.description"
 
 
 def transformers_spec(name: str) -> EncoderSpec:
     """The encoder ``transformers:ORG/NAME``, whose weights are the model.safetensors in its snapshot folder."""
-    return EncoderSpec(
-        name=name,
-        build=lambda shape, init: _from_snapshot(name, None),
-        load=lambda path: _from_snapshot(name, path),
-        rebuild=lambda tensors: _rebuild(name, tensors),
-        smallest=64,
-    )
+    load, rebuild = partial(_from_snapshot, name), partial(_rebuild, name)
+    return EncoderSpec(name=name, build=lambda shape, init: load(None), load=load, rebuild=rebuild, smallest=64)
 
 
 class Described(nn.Module):
-    """A model of transformers with one output, whose ``state_dict`` also says how to build it again.
-
-    Its buffer ``description`` (n,) has the bytes of a JSON text: config, statistics of the inputs, and version of
-    transformers. A saved run therefore needs no snapshot, and nothing in it is code.
-    """
+    """A model of transformers with one output, and in its ``state_dict``, as JSON, how to build it again."""
 
     description: Tensor
 
     def __init__(self, model: nn.Module, description: dict[str, Any]) -> None:
         super().__init__()
         self.model = model
-        text = json.dumps(description).encode()
-        self.register_buffer("description", torch.tensor(list(text), dtype=torch.uint8))
+        self.register_buffer("description", torch.tensor(list(json.dumps(description).encode()), dtype=torch.uint8))
 
     def forward(self, images: Tensor) -> Any:
         """The pooled output (N, d) where the model has one, else the last hidden state, which may be tokens or maps."""
@@ -59,22 +49,18 @@ class Described(nn.Module):
         return getattr(output, "last_hidden_state", None) if pooled is None else pooled
 
 
-def _from_snapshot(name: str, weights: Path | None) -> nn.Module:
-    """The model of a snapshot folder, loaded by transformers itself, which knows the names of older files.
-
-    Parts without tensors in the file would be random: a pooler, which files of classifiers lack, is removed, and
-    anything else is refused.
-    """
-    transformers, path = import_library("transformers", "transformers", name), _snapshot_file(name, weights)
-    config, inputs = _json_beside(path, _CONFIG), _json_beside(path, _INPUTS)
-    try:
-        model, loaded = transformers.AutoModel.from_pretrained(
-            str(path.parent),
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            output_loading_info=True,
+def _from_snapshot(name: str, path: Path | None) -> nn.Module:
+    """The model of a snapshot folder; a pooler without tensors in the file is removed, any other such part refused."""
+    transformers = import_library("transformers", "transformers", name)
+    if path is None or path.name != _WEIGHTS or not path.is_file():
+        raise InputError(
+            f"encoder {name!r} needs as weights the file {_WEIGHTS} in its snapshot folder, beside "
+            f"{_CONFIG}, got {path or 'none'}. Fetch it with: hf download {name.partition(':')[2]}."
         )
+    config, inputs = _json_beside(path, _CONFIG), _json_beside(path, _INPUTS)
+    options = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
+    try:
+        model, loaded = transformers.AutoModel.from_pretrained(str(path.parent), output_loading_info=True, **options)
     except (*UNREADABLE, ImportError, KeyError) as error:
         raise InputError(f"the snapshot {path.parent} cannot be loaded by transformers: {error}") from error
     missing = sorted(key for key in loaded["missing_keys"] if _POOLER not in key.split("."))
@@ -83,12 +69,8 @@ def _from_snapshot(name: str, weights: Path | None) -> nn.Module:
             f"the weights in {path} lack {len(missing)} of the network's tensors, first {missing[0]!r}. Fetch the "
             "snapshot again."
         )
-    description = {
-        "config": config,
-        "mean": inputs.get("image_mean"),
-        "std": inputs.get("image_std"),
-        "transformers": str(transformers.__version__),
-    }
+    description = {"config": config, "mean": inputs.get("image_mean"), "std": inputs.get("image_std")}
+    description["transformers"] = str(transformers.__version__)
     encoder = _described(name, model, description, set(model.state_dict()) - set(loaded["missing_keys"]))
     check_tensors(encoder.state_dict(), path)
     return encoder
@@ -97,13 +79,12 @@ def _from_snapshot(name: str, weights: Path | None) -> nn.Module:
 def _rebuild(name: str, tensors: Mapping[str, Tensor]) -> nn.Module:
     """The encoder with the tensors of its ``state_dict``, without its snapshot."""
     transformers = import_library("transformers", "transformers", name)
-    description = json.loads(bytes(tensors[_DESCRIPTION].tolist()))
+    description = json.loads(bytes(tensors["network.description"].tolist()))
     config = description["config"]
-    known = {key.removeprefix("network.model.") for key in tensors}
     try:
         built = transformers.AutoConfig.for_model(config["model_type"]).from_dict(config)
         model = transformers.AutoModel.from_config(built, trust_remote_code=False)
-        encoder = _described(name, model, description, known)
+        encoder = _described(name, model, description, {key.removeprefix("network.model.") for key in tensors})
         encoder.load_state_dict(tensors)
     except (ValueError, RuntimeError) as error:
         raise RunError(
@@ -119,18 +100,7 @@ def _described(name: str, model: nn.Module, description: dict[str, Any], known: 
         raise InputError(f"encoder {name!r} is not a network of images alone. Use one such as facebook/dinov2-base.")
     if any(key.startswith(f"{_POOLER}.") and key not in known for key in model.state_dict()):
         setattr(model, _POOLER, None)
-    statistics = unless_imagenet(description["mean"], description["std"])
-    return Headless(Described(model.float(), description), statistics)
-
-
-def _snapshot_file(name: str, path: Path | None) -> Path:
-    if path is None or path.name != _WEIGHTS or not path.is_file():
-        got = "none" if path is None else str(path)
-        raise InputError(
-            f"encoder {name!r} needs as weights the file {_WEIGHTS} in its snapshot folder, beside "
-            f"{_CONFIG}, got {got}. Fetch it with: hf download {name.partition(':')[2]}."
-        )
-    return path
+    return Headless(Described(model.float(), description), unless_imagenet(description["mean"], description["std"]))
 
 
 def _json_beside(path: Path, name: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import zipfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +46,9 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
         return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
 
 
-def _read_torch(path: Path) -> Any:
-    return torch.load(path, map_location="cpu", weights_only=True)
-
-
-_READERS: dict[str, Callable[[Path], Any]] = {
-    ".npz": _read_npz,
-    ".safetensors": load_file,
-    ".pth": _read_torch,
-    ".pt": _read_torch,
-}
+_read_torch = partial(torch.load, map_location="cpu", weights_only=True)
+_READERS: dict[str, Callable[[Path], Any]] = {".npz": _read_npz, ".safetensors": load_file}
+_READERS |= {".pth": _read_torch, ".pt": _read_torch}
 
 
 def check_tensors(tensors: object, path: Path) -> None:
@@ -74,11 +68,7 @@ def check_tensors(tensors: object, path: Path) -> None:
 def load_tensors(
     network: nn.Module, tensors: Mapping[str, Tensor], source: Path | str, ignored: tuple[str, ...] = ()
 ) -> None:
-    """Copy ``tensors`` into ``network``, all of whose own must be among them, in their shapes.
-
-    Further tensors are ignored if their names begin with one of ``ignored``, such as those of a removed classifier, and
-    refused otherwise.
-    """
+    """Copy ``tensors`` into ``network``: all of its own, and no others but those that begin with one of ``ignored``."""
     try:
         missing, beyond = network.load_state_dict(tensors, strict=False)
     except RuntimeError as error:

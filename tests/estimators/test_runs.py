@@ -21,7 +21,7 @@ from torch import nn
 import semimetric as sm
 from semimetric.core.errors import InputError, RunError
 from semimetric.encoders import build_encoder
-from semimetric.encoders.googlenet import _bvlc_names
+from semimetric.encoders.googlenet import _names_here
 from semimetric.estimators.base import MetricEstimator
 from semimetric.estimators.runs import VersionWarning, estimator_of
 from semimetric.model.folder import load_run
@@ -66,7 +66,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of GoogLeNet's weights, random ones."""
     network = build_encoder("googlenet", (3, 64, 64), seed=0).state_dict()
     path = tmp_path_factory.mktemp("weights") / "googlenet.safetensors"
-    save_file({theirs: network[ours].clone() for ours, theirs in _bvlc_names()}, path)
+    save_file({theirs: network[ours].clone() for theirs, ours in _names_here(batch_norm=False).items()}, path)
     return path
 
 

@@ -271,12 +271,12 @@ def test_a_run_says_which_photographs_are_left_out(
 def network_files(folder: Path, seed: int) -> Iterator[Path]:
     """Random GoogLeNets in the two forms of their files."""
     torch.manual_seed(seed)
-    for name, batch_norm, names in (
-        ("bvlc", False, googlenet._bvlc_names),
-        ("torchvision", True, googlenet._torchvision_names),
-    ):
+    for name, batch_norm in (("bvlc", False), ("torchvision", True)):
         state = GoogLeNet(batch_norm).state_dict()
-        save_file({theirs: state[ours].clone() for ours, theirs in names()}, folder / f"{name}.safetensors")
+        save_file(
+            {theirs: state[ours].clone() for theirs, ours in googlenet._names_here(batch_norm).items()},
+            folder / f"{name}.safetensors",
+        )
         yield folder / f"{name}.safetensors"
 
 

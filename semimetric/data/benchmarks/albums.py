@@ -15,25 +15,13 @@ _NAMED_AT_MOST = 5
 
 @dataclass(frozen=True)
 class Album:
-    """The photographs of a dataset in a folder.
-
-    Parameters
-    ----------
-    paths, labels : tuple
-        N files, and their class numbers from 0.
-    class_names : tuple of str
-        Names of all classes.
-    missing : tuple of Path
-        Files that a list names and that do not exist.
-    note : str
-        A sentence on how the classes of folders were recognised.
-    """
+    """The photographs of a dataset in a folder: N files, their class numbers from 0, and the names of all classes."""
 
     paths: tuple[Path, ...]
     labels: tuple[int, ...]
     class_names: tuple[str, ...]
-    missing: tuple[Path, ...] = ()
-    note: str = ""
+    missing: tuple[Path, ...] = ()  # files that a list names and that do not exist
+    note: str = ""  # a sentence on how the classes of folders were recognised
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -51,13 +39,9 @@ class Album:
 
 @dataclass(frozen=True)
 class Lists:
-    """Lists say which photograph is of which class.
+    """Lists say which photograph is of which class."""
 
-    ``needs`` has for each file or folder the relative paths under which it may be; the first of them is the mark
-    of the layout.
-    """
-
-    needs: tuple[tuple[str, ...], ...]
+    needs: tuple[tuple[str, ...], ...]  # for each file or folder where it may be; the first is the mark of the layout
     album: Callable[[Path, int], Album]
 
     def missing_from(self, folder: Path, classes: int) -> tuple[str, ...] | None:
@@ -143,11 +127,7 @@ class ClassFolders:
 
 
 Layout = Lists | ClassFolders
-"""A way in which the files of a dataset may be arranged in a folder.
-
-``missing_from(folder, classes)`` returns what a folder lacks of it, by presence alone; None if it is not arranged so at
-all. ``read(folder, classes)`` lists the photographs, in the order of publication or else sorted by name.
-"""
+"""How a dataset may be arranged; ``missing_from`` tells what a folder lacks, None if it is not arranged so at all."""
 
 
 @dataclass(frozen=True)
@@ -182,28 +162,18 @@ def _parts(folder: Path, classes: int) -> list[_Part]:
 
 
 def _told(part: _Part, names: Sequence[str]) -> _Told | None:
-    """Tell which label each class folder has; None if that cannot be told.
-
-    Where most folders are numbered, one without a number is no class.
-    """
-    found = list(part.places)
-    numbered = [(number - 1, name) for name in found if 1 <= (number := _leading_number(name) or 0) <= len(names)]
-    if 2 * len(numbered) > len(found):
-        known = _matched([label for label, _ in numbered], [name for _, name in numbered], part.labels)
-        return _Told(known, _BY_NUMBER) if known else None
-    by_name = {_letters(name): label for label, name in enumerate(names)}
-    known = _matched([by_name.get(_letters(name), -1) for name in found], found, part.labels)
-    if known:
-        return _Told(known, _BY_NAME)
-    known = _matched(part.labels, found, part.labels)
-    return _Told(known, _BY_ORDER) if known else None
-
-
-def _matched(guess: Sequence[int], found: Sequence[str], labels: range) -> dict[int, str] | None:
-    """Pair guessed labels with folders; None if a label is none of ``labels`` or not given to just one folder."""
-    if len(guess) != len(found) or len(set(guess)) != len(guess) or not set(guess) <= set(labels):
-        return None
-    return dict(zip(guess, found, strict=True))
+    """Tell which label each class folder has; None if that cannot be told. If most are numbered, others are none."""
+    guesses = {_BY_NUMBER: {name: n - 1 for name in part.places if 1 <= (n := _leading_number(name)) <= len(names)}}
+    if 2 * len(guesses[_BY_NUMBER]) <= len(part.places):
+        by_name = {_letters(name): label for label, name in enumerate(names)}
+        guesses = {_BY_NAME: {name: by_name.get(_letters(name), -1) for name in part.places}}
+        if len(part.places) == len(part.labels):
+            guesses[_BY_ORDER] = dict(zip(part.places, part.labels, strict=True))
+    for by, labels in guesses.items():
+        folders = {label: name for name, label in labels.items()}
+        if folders and len(folders) == len(labels) and set(folders) <= set(part.labels):
+            return _Told(folders, by)
+    return None
 
 
 def _note(parts: Sequence[_Part], found: Sequence[_Told]) -> str:
@@ -221,7 +191,7 @@ def _class_folders(*folders: Path) -> dict[str, tuple[Path, ...]]:
     places: dict[str, tuple[Path, ...]] = {}
     for place in (place for folder in folders for place in _folders_in(folder)):
         places[place.name] = (*places.get(place.name, ()), place)
-    return {name: places[name] for name in sorted(places, key=lambda name: (_leading_number(name) or 0, name))}
+    return {name: places[name] for name in sorted(places, key=lambda name: (_leading_number(name), name))}
 
 
 def _folders_in(folder: Path) -> list[Path]:
@@ -240,9 +210,9 @@ def _photos_in(folder: Path) -> list[Path]:
     return sorted(place for place in found if not place.name.startswith(".") and place.is_file())
 
 
-def _leading_number(name: str) -> int | None:
-    match = re.match(r"\d+(?=\D|$)", name, flags=re.ASCII)
-    return int(match[0]) if match else None
+def _leading_number(name: str) -> int:
+    match = re.match(r"\d+", name, flags=re.ASCII)
+    return int(match[0]) if match else 0
 
 
 def _letters(name: str) -> str:

@@ -9,8 +9,8 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from operator import methodcaller
 from pathlib import Path
-from typing import IO
 
 from semimetric.core.errors import DataError, InputError
 from semimetric.core.files import write_atomically
@@ -20,9 +20,7 @@ from semimetric.data.benchmarks.registry import DATASETS, base_folders
 Progress = Callable[[str, int, int | None], None]
 """Called with the file's name, the bytes so far, and the bytes in all (None if the server does not say)."""
 
-_TIMEOUT = 30.0
-_BLOCK = 1 << 18
-_RANGE_NOT_SATISFIABLE = 416
+_TIMEOUT, _BLOCK = 30.0, 1 << 18  # seconds, bytes
 
 
 def fetch_dataset(
@@ -57,7 +55,7 @@ def fetch_dataset(
     _check_mirrors(name, addresses)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _fetch_into(folder, spec, addresses, progress or _silent)
+        _fetch_into(folder, spec, addresses, progress or (lambda name, done, total: None))
     except OSError as error:
         raise DataError(f"{name} cannot be stored in {folder}: {error}; choose another data_dir.") from error
     return folder
@@ -69,10 +67,6 @@ def _check_mirrors(name: str, mirrors: Sequence[str]) -> None:
     for mirror in mirrors:
         if not mirror.startswith(("http://", "https://")):
             raise InputError(f"mirrors must be http:// or https:// addresses, but one is {mirror!r}.")
-
-
-def _silent(name: str, done: int, total: int | None) -> None:
-    """Ignore progress."""
 
 
 def _fetch_into(folder: Path, spec: FileSpec, mirrors: Sequence[str], progress: Progress) -> None:
@@ -88,11 +82,7 @@ def fetch_file(
     target: Path, sha256: str, content: Callable[[Path], bytes], mirrors: Sequence[str], progress: Progress
 ) -> None:
     """Download a file to ``target``; ``sha256`` is that of its uncompressed content."""
-
-    def check(part: Path) -> None:
-        check_content(content(part), sha256, part)
-
-    part = download(target, mirrors, check, progress)
+    part = download(target, mirrors, lambda part: check_content(content(part), sha256, part), progress)
     write_atomically(target, part.replace)
 
 
@@ -113,11 +103,7 @@ def fetch_archive(
 
 
 def unpack(archive: Path, folder: Path, inside: str, checksums: Mapping[str, str]) -> None:
-    """Write the members ``inside/name`` for each name in ``checksums`` to ``folder/name``.
-
-    Members are looked up by their expected name, so no name in the archive becomes a path. All are checked before the
-    first is written.
-    """
+    """Write the members ``inside/name``, once all are checked, to ``folder/name``; no other name becomes a path."""
     try:
         with tarfile.open(archive, "r:gz") as tar:
             contents = {name: _member(tar, f"{inside}/{name}") for name in checksums}
@@ -126,11 +112,7 @@ def unpack(archive: Path, folder: Path, inside: str, checksums: Mapping[str, str
     for name, content in contents.items():
         check_content(content, checksums[name], archive / inside / name)
     for name, content in contents.items():
-        _store(folder / name, content)
-
-
-def _store(path: Path, content: bytes) -> None:
-    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+        write_atomically(folder / name, methodcaller("write_bytes", content))
 
 
 def _member(tar: tarfile.TarFile, name: str) -> bytes:
@@ -143,16 +125,9 @@ def _member(tar: tarfile.TarFile, name: str) -> bytes:
 
 
 def download(
-    target: Path,
-    mirrors: Sequence[str],
-    check: Callable[[Path], None],
-    progress: Progress,
-    timeout: float = _TIMEOUT,
+    target: Path, mirrors: Sequence[str], check: Callable[[Path], None], progress: Progress, timeout: float = _TIMEOUT
 ) -> Path:
-    """Download ``target.name`` from the first mirror that has it and return the ``.part`` file beside ``target``.
-
-    ``check`` raises DataError for a file that is not as published: it is deleted, and the next mirror is tried.
-    """
+    """Download ``target.name`` from the first mirror whose file passes ``check``; return the ``.part`` beside it."""
     part = target.with_name(f"{target.name}.part")
     problems = []
     for mirror in mirrors:
@@ -167,11 +142,7 @@ def download(
 
 
 def _download_checked(
-    url: str,
-    part: Path,
-    check: Callable[[Path], None],
-    progress: Callable[[int, int | None], None],
-    timeout: float,
+    url: str, part: Path, check: Callable[[Path], None], progress: Callable[[int, int | None], None], timeout: float
 ) -> None:
     """Download and check; a continued file that fails gets one fresh start, since its beginning may be bad."""
     continued = part.exists()
@@ -193,15 +164,19 @@ def _transfer(url: str, part: Path, progress: Callable[[int, int | None], None],
         response = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         with error:
-            if start and error.code == _RANGE_NOT_SATISFIABLE:
+            if start and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
                 return  # nothing is left to send: the check says whether the file is good
             raise
     with response:
         start = start if _continues_at(response, start) else 0
         length = response.headers.get("Content-Length")
         total = start + int(length) if length and length.isdigit() else None
+        done = start
+        progress(done, total)
         with part.open("ab" if start else "wb") as file:
-            done = _copy(response, file, start, total, progress)
+            while block := response.read(_BLOCK):
+                done += file.write(block)
+                progress(done, total)
     if total is not None and done < total:
         raise DataError(f"the connection ended after {done} of {total} bytes.")
 
@@ -209,18 +184,3 @@ def _transfer(url: str, part: Path, progress: Callable[[int, int | None], None],
 def _continues_at(response: http.client.HTTPResponse, start: int) -> bool:
     sent = response.headers.get("Content-Range", "")
     return response.status == http.client.PARTIAL_CONTENT and sent.startswith(f"bytes {start}-")
-
-
-def _copy(
-    source: IO[bytes],
-    file: IO[bytes],
-    done: int,
-    total: int | None,
-    progress: Callable[[int, int | None], None],
-) -> int:
-    progress(done, total)
-    while block := source.read(_BLOCK):
-        file.write(block)
-        done += len(block)
-        progress(done, total)
-    return done

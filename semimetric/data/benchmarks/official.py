@@ -75,10 +75,8 @@ class FileSpec(DatasetSpec):
 
     def missing_from(self, folder: Path) -> tuple[str, ...] | None:
         """Official files that ``folder`` lacks; None if it has none of them."""
-        missing = tuple(
-            name for name in self.checksums if not any((folder / variant).is_file() for variant in self.variants(name))
-        )
-        return None if len(missing) == len(self.checksums) else missing
+        there = {name: any((folder / path).is_file() for path in self.variants(name)) for name in self.checksums}
+        return tuple(name for name in there if not there[name]) if any(there.values()) else None
 
     def is_whole(self, folder: Path, name: str) -> bool:
         """Whether ``folder`` has an official file with the published content."""

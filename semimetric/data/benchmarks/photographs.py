@@ -1,7 +1,6 @@
-"""Datasets of photographs whose first half of classes is for training, the second for the test.
+"""Datasets of photographs: the first half of the classes is for training, the second for the test.
 
-Metric learning is judged on classes that training never saw, so the split by photograph that such datasets come with is
-not used (Oh Song et al., Deep metric learning via lifted structured feature embedding, CVPR 2016).
+This is the split of Oh Song et al., Deep metric learning via lifted structured feature embedding, CVPR 2016.
 """
 
 from __future__ import annotations
@@ -73,12 +72,9 @@ class PhotoSpec(BaseSpec):
         return None if arrangement is None else arrangement[0]
 
     def _arrangement(self, folder: Path) -> tuple[tuple[str, ...], Path, Layout] | None:
-        found = []
-        for layout in self.layouts:
-            for root in self.roots:
-                missing = layout.missing_from(folder / root, self.classes)
-                if missing is not None:
-                    found.append((missing, folder / root, layout))
+        places = [(folder / root, layout) for layout in self.layouts for root in self.roots]
+        lacking = [(layout.missing_from(place, self.classes), place, layout) for place, layout in places]
+        found = [(missing, place, layout) for missing, place, layout in lacking if missing is not None]
         return min(found, key=lambda arrangement: len(arrangement[0]), default=None)
 
     def check_options(self, side: int | None, fit: Fit, workers: int | None) -> None:

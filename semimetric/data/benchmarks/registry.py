@@ -122,17 +122,8 @@ def _describe(spec: Spec, data_dir: Path | str | None) -> DatasetListing:
     folder, missing = None, None
     if isinstance(spec, FolderSpec) and (folder := _locate(spec, data_dir)):
         missing = spec.missing_from(folder)
-    return DatasetListing(
-        name=spec.name,
-        summary=spec.summary,
-        train_size=spec.train_size,
-        test_size=spec.test_size,
-        classes=spec.classes,
-        shape=spec.shape,
-        found=str(folder) if folder else spec.origin,
-        missing=missing or (),
-        source=spec.source,
-    )
+    found, sizes = str(folder) if folder else spec.origin, (spec.train_size, spec.test_size, spec.classes)
+    return DatasetListing(spec.name, spec.summary, *sizes, spec.shape, found, missing or (), spec.source)
 
 
 def load_dataset(

@@ -29,8 +29,7 @@ Fit = Literal["crop", "squash"]
 _FAULTS_OF_THE_MACHINE = (errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM)
 _LOAD_WITHOUT_WARNINGS = {"JPEG", "MPO", "PNG", "WEBP", "AVIF", "GIF", "BMP"}
 _EXIF_ORIENTATION = 0x0112
-_EXIF_FORMATS = {1: "B", 3: "H", 4: "I"}
-"""How ``struct`` reads the types of EXIF numbers: bytes, SHORT as the orientation should be, LONG as it also is."""
+_EXIF_FORMATS = {1: "B", 3: "H", 4: "I"}  # types of EXIF numbers, as ``struct`` reads them
 
 
 class Undecodable(Exception):
@@ -72,13 +71,11 @@ def decode_image(source: Path, side: int, fit: Fit = "crop") -> Tensor:
 def open_image(path: Path, side: int) -> ImageFile:
     """Read what an image file says of itself; a JPEG at least four times too large is to be decoded smaller.
 
-    Pillow warns of odd files while it opens them, and warnings can be silenced for all threads only. So files are
-    opened in the thread of the caller, and the threads of a pool do what is slow and silent, the decoding; the
-    kinds that may warn even then are loaded by the caller, too (``loads_in_threads``, ``load_silently``).
+    Pillow may warn, which can be silenced for all threads only: the caller must open, and if need be load, in its own.
     """
     from PIL import Image
 
-    with _explained(), _silence():
+    with _explained(), warnings.catch_warnings(action="ignore"):
         _check_file(path)
         image = Image.open(path)
         try:
@@ -98,19 +95,12 @@ def loads_in_threads(image: ImageFile) -> bool:
 
 def load_silently(image: ImageFile) -> None:
     """Decode an opened image in its original size, without a warning; not for the threads of a pool."""
-    with _explained(), _silence():
+    with _explained(), warnings.catch_warnings(action="ignore"):
         try:
             image.load()
         except BaseException:
             image.close()
             raise
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _check_file(path: Path) -> None:
@@ -149,9 +139,8 @@ def decode_into(target: Pixels, image: ImageFile, fit: Fit) -> None:
     with _explained(), image:
         image.load()
         upright = _turned(_as_rgb(image), _orientation(image.info.get("exif", b"")))
-        width, height = upright.size
         kept = (min(upright.size),) * 2 if fit == "crop" else upright.size
-        left, top = (width - kept[0]) / 2, (height - kept[1]) / 2
+        left, top = (upright.width - kept[0]) / 2, (upright.height - kept[1]) / 2
         box = (left, top, left + kept[0], top + kept[1])
         small = upright.resize(target.shape[1:], Resampling.BICUBIC, box=box)
         target[...] = np.asarray(small).transpose(2, 0, 1)

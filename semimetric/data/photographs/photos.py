@@ -38,10 +38,9 @@ _OPEN_AT_ONCE = 128
 class PhotoReader:
     """Reads photographs by number, in parallel, and keeps the last used ones decoded.
 
-    Decoded photographs take N * 3 * side**2 bytes: 150 kB each at side 224. The reader holds at most
-    ``cache_bytes`` of them, those decoded ahead of time included, and the one batch that it is filling; in
-    addition each thread has one photograph in its original size, and of rare formats, such as PPM and TIFF, one
-    for each thread may wait in its. It is meant for one thread at a time.
+    Decoded photographs take 3 * side**2 bytes: 150 kB each at side 224. The reader holds at most ``cache_bytes`` of
+    them, those decoded ahead included, the batch that it is filling, and for each thread one or two photographs in
+    their original size. It is meant for one thread at a time.
 
     Parameters
     ----------
@@ -60,12 +59,7 @@ class PhotoReader:
     """
 
     def __init__(
-        self,
-        paths: Sequence[Path],
-        side: int,
-        fit: Fit = "crop",
-        workers: int | None = None,
-        cache_bytes: int = 1 << 30,
+        self, paths: Sequence[Path], side: int, fit: Fit = "crop", workers: int | None = None, cache_bytes: int = 2**30
     ) -> None:
         check_photo_options(side, fit, workers)
         if cache_bytes < 0:
@@ -83,10 +77,7 @@ class PhotoReader:
         return len(self.paths)
 
     def batch(self, rows: Sequence[int] | Tensor) -> Tensor:
-        """Return the photographs at ``rows`` (n,) as uint8 (n, 3, side, side).
-
-        One that cannot be decoded is an error here, since it cannot be left out.
-        """
+        """Photographs at ``rows`` (n,) as uint8 (n, 3, side, side); one that cannot be decoded is an error."""
         numbers = self._check_rows(rows)
         images = self._empty(len(numbers))
         with ThreadPoolExecutor(self.workers) as pool:
@@ -102,12 +93,8 @@ class PhotoReader:
     def stream(self, batch_size: int = 64) -> Iterator[tuple[Tensor, Tensor]]:
         """Go through all photographs in order, decoding the next ones meanwhile.
 
-        Yields
-        ------
-        rows : Tensor
-            int64 (n,), at most ``batch_size``; what cannot be decoded is left out and named in ``skipped``.
-        images : Tensor
-            uint8 (n, 3, side, side).
+        Yields rows, int64 (n,), at most ``batch_size``, and images, uint8 (n, 3, side, side). What cannot be decoded is
+        left out and named in ``skipped``.
         """
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1, but is {batch_size}.")
@@ -145,10 +132,7 @@ class PhotoReader:
     def _decode_each(
         self, pool: ThreadPoolExecutor, jobs: Iterable[tuple[int, Pixels]], most: int = _OPEN_AT_ONCE
     ) -> Iterator[bool]:
-        """Decode rows into their targets (3, side, side), with ``most`` others under way besides each.
-
-        Yields in order, once for each job, whether the target is filled.
-        """
+        """Decode rows into their targets, ``most`` more at a time; yield in order whether each target is filled."""
         begun: deque[tuple[int, Pixels, Future[None]]] = deque()
         for row, target in jobs:
             begun.append((row, target, self._begin(pool, row, target)))

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
     from semimetric.data.examples import Examples
 
-_PIXELS = 3 * 32 * 32
+_PIXELS, _CLASSES = 3 * 32 * 32, 10
 _ROW = 1 + _PIXELS
-_CLASSES = 10
 
 
 def cifar_variants(name: str) -> tuple[str, ...]:
@@ -28,10 +27,7 @@ def cifar_variants(name: str) -> tuple[str, ...]:
 
 
 def read_rows(path: Path) -> bytes:
-    """Read a batch as rows of one label byte and 3072 pixel bytes, whichever its layout.
-
-    The two layouts hold the same rows, hence one checksum serves both.
-    """
+    """Read a batch as rows of one label byte and 3072 pixel bytes, the same for both layouts."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -88,12 +84,8 @@ def _allowed_names() -> dict[tuple[str, str], Callable[..., Any]]:
     import numpy as np
 
     reconstruct: Any = np.empty(0, np.uint8).__reduce__()[0]
-    return {
-        ("numpy.core.multiarray", "_reconstruct"): reconstruct,
-        ("numpy._core.multiarray", "_reconstruct"): reconstruct,
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): _byte_dtype,
-    }
+    rebuild = {(f"numpy.{core}.multiarray", "_reconstruct"): reconstruct for core in ("core", "_core")}
+    return {**rebuild, ("numpy", "ndarray"): np.ndarray, ("numpy", "dtype"): _byte_dtype}
 
 
 class _BatchUnpickler(pickle.Unpickler):
@@ -124,10 +116,9 @@ def _rows_of_pickle(content: bytes, path: Path) -> bytes:
 
 def _field(batch: object, name: str, path: Path) -> Any:
     """Look a field up under its name as text or, where Python 3 wrote bytes, as bytes."""
-    if isinstance(batch, dict):
-        for key in (name, name.encode()):
-            if key in batch:
-                return batch[key]
+    for key in (name, name.encode()):
+        if isinstance(batch, dict) and key in batch:
+            return batch[key]
     raise DataError(f"{path} is not a CIFAR-10 batch: it has no {name!r}.")
 
 

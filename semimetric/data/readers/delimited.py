@@ -12,29 +12,17 @@ from pathlib import Path
 
 from semimetric.core.errors import InputError
 
-_DELIMITERS = "\t;,"
-_HEAD = 2**16
-_SHOWN_COLUMNS = 8
-_SHOWN_LETTERS = 40
+_DELIMITERS, _HEAD = "\t;,", 2**16
+_SHOWN_COLUMNS, _SHOWN_LETTERS = 8, 40
 
 
 @dataclass(frozen=True)
 class Delimited:
-    """The rows of a text table that are not blank.
+    """The rows of a text table that are not blank."""
 
-    Parameters
-    ----------
-    numbers : tuple of int
-        Of each row, as a spreadsheet counts them: the header is row 1.
-    columns : dict
-        The fields of each column, one for each row, by its trimmed name.
-    skipped : dict
-        Rows with too few or too many fields, and why they are left out.
-    """
-
-    numbers: tuple[int, ...]
-    columns: dict[str, tuple[str, ...]]
-    skipped: dict[str, str]
+    numbers: tuple[int, ...]  # of each row, as a spreadsheet counts them: the header is row 1
+    columns: dict[str, tuple[str, ...]]  # the fields of each column, one for each row, by its trimmed name
+    skipped: dict[str, str]  # rows with too few or too many fields, and why they are left out
 
 
 def read_delimited(path: Path) -> Delimited:
@@ -77,10 +65,7 @@ def _text_of(path: Path) -> str:
 
 
 def _delimiter(text: str) -> str:
-    """Choose what is most frequent in the header, outside of quotation marks, and as frequent in the next line.
-
-    Of equals a tab is more likely than a semicolon, and that than a comma, which also stands in names and numbers.
-    """
+    """Choose what is most frequent in the header, outside of quotation marks, and as frequent in the next line."""
     lines = [line for line in re.sub(r'"[^"]*"', "", text[:_HEAD]).splitlines() if line.strip()]
     header, following = (*lines[:2], "", "")[:2]
     return max(_DELIMITERS, key=lambda mark: (0 < header.count(mark) == following.count(mark), header.count(mark)))
@@ -123,16 +108,13 @@ def _without_blank_end(fields: Sequence[str], width: int) -> Sequence[str]:
 def find_column(
     names: Sequence[str], wanted: str | None, usual: Sequence[str], argument: str, path: Path
 ) -> str | None:
-    """Find a column by its name or, where none is wanted, by the first usual name; case counts last.
-
-    ``argument`` is what the user calls ``wanted``; such a column must exist, a usual one need not.
-    """
+    """Find the column ``wanted``, which ``argument`` names and must exist, or the first usual one; case counts last."""
     for candidate in usual if wanted is None else (wanted.strip(),):
-        same = [name for name in names if name == candidate] or [
-            name for name in names if name.casefold() == candidate.casefold()
-        ]
-        if same:
-            return same[0]
+        if candidate in names:
+            return candidate
+        for name in names:
+            if name.casefold() == candidate.casefold():
+                return name
     if wanted is not None:
         raise InputError(f"{argument} {wanted!r} is not in {path}, which has {listed(names)}. Name one of these.")
     return None

@@ -19,10 +19,8 @@ IMAGE_SUFFIXES = (
     *(".tif", ".tiff", ".avif", ".jp2", ".ppm", ".pgm"),
 )
 """How the names of image files end, in lower case."""
-PATH_COLUMNS = ("path", "file", "filename", "image", "name")
-"""Usual names of the column with paths in a list of labels; the first that is there counts."""
-LABEL_COLUMNS = ("label", "class", "species", "category")
-"""Usual names of the column with labels; the first that is there counts."""
+PATH_COLUMNS, LABEL_COLUMNS = ("path", "file", "filename", "image", "name"), ("label", "class", "species", "category")
+"""Usual names of the columns with paths and with labels in a list of labels; the first that is there counts."""
 
 _UNLABELLED_FOLDERS = ("unlabelled", "unlabeled", "-1")
 _CLUTTER = ("thumbs.db", "desktop.ini", "__macosx")
@@ -73,9 +71,8 @@ def read_photo_folder(folder: Path, labels: Path | None, label_column: str | Non
     listing = None if labels is None else _read_listing(labels, label_column, id_column)
     skipped: dict[str, str] = {}
     files = _images_among(_files_in(folder, listing is None, skipped), skipped)
-    if listing is None:
-        return _collection(folder, files, {identity: place.label for identity, place in files.items()}, skipped)
-    return _collection(folder, files, _listed_labels(listing, folder, files, skipped), skipped)
+    found = {identity: place.label for identity, place in files.items()}
+    return _collection(folder, files, _listed_labels(listing, folder, files, skipped) if listing else found, skipped)
 
 
 def _files_in(root: Path, folders_are_classes: bool, skipped: dict[str, str]) -> Iterator[_Place]:
@@ -108,11 +105,9 @@ def _contents(folder: _Place, folders_are_classes: bool, seen: set[FileId], skip
 
 
 def _child(folder: _Place, entry: str, folders_are_classes: bool) -> _Place:
-    path = folder.path / entry
+    path, parts = folder.path / entry, (*folder.parts, natural_key(_shown(entry)))
     is_class = folders_are_classes and not folder.parts and os.path.isdir(path)
-    label = _class_of(entry) if is_class else folder.label
-    parts = (*folder.parts, natural_key(_shown(entry)))
-    return _Place(parts, path, folder.linked or os.path.islink(path), label)
+    return _Place(parts, path, folder.linked or os.path.islink(path), _class_of(entry) if is_class else folder.label)
 
 
 def _shown(name: str) -> str:
@@ -144,19 +139,19 @@ def _images_among(files: Iterable[_Place], skipped: dict[str, str]) -> dict[File
     return found
 
 
-def _readable(path: Path) -> FileId:
+def _readable(path: Path, said_first: str = "") -> FileId:
     """Return the identity of a file that can be read and has content."""
     try:
         status = os.stat(path)
     except OSError as error:
         what = "it is a link that leads nowhere" if os.path.islink(path) else "it cannot be reached"
-        raise _Unfit(f"{what} ({error.strerror})") from error
+        raise _Unfit(f"{said_first}{what} ({error.strerror})") from error
     if not stat.S_ISREG(status.st_mode):
-        raise _Unfit("it is not a file")
+        raise _Unfit(f"{said_first}it is not a file")
     if status.st_size == 0:
-        raise _Unfit("it is empty")
+        raise _Unfit(f"{said_first}it is empty")
     if not os.access(path, os.R_OK):
-        raise _Unfit("permission to read it is denied")
+        raise _Unfit(f"{said_first}permission to read it is denied")
     return _identity(status)
 
 
@@ -191,7 +186,7 @@ def _listed_labels(
     for number, text, label in listing.rows:
         try:
             path = _located(text, (folder, listing.source.parent))
-            identity = _named_file(path, text)
+            identity = _readable(path, f"{text.strip()} cannot be used: ")
         except _Unfit as reason:
             skipped[f"row {number}"] = str(reason)
             continue
@@ -206,34 +201,21 @@ def _listed_labels(
 
 
 def _located(text: str, folders: Sequence[Path]) -> Path:
-    """Find what a path in a list means, relative to one of ``folders``.
-
-    It may come from Windows, and an accent may be a character of its own in the list and not in the file system.
-    """
+    """Find what a path in a list means, relative to one of ``folders``; slashes and accents may differ."""
     if not text.strip():
         raise _Unfit("it names no file")
-    ways = (text, text.strip(), text.strip().replace("\\", "/"))
-    forms = [
-        form for way in ways for form in (way, unicodedata.normalize("NFC", way), unicodedata.normalize("NFD", way))
-    ]
-    for path in (folder / form for form in dict.fromkeys(forms) for folder in folders):
-        if os.path.lexists(path):
-            return path
+    for way in (text, text.strip(), text.strip().replace("\\", "/")):
+        for form in (way, unicodedata.normalize("NFC", way), unicodedata.normalize("NFD", way)):
+            for folder in folders:
+                if os.path.lexists(folder / form):
+                    return folder / form
     raise _Unfit(f"there is no file {text.strip()}")
-
-
-def _named_file(path: Path, text: str) -> FileId:
-    try:
-        return _readable(path)
-    except _Unfit as reason:
-        raise _Unfit(f"{text.strip()} cannot be used: {reason}") from reason
 
 
 def _place_at(path: Path, root: Path) -> _Place:
     """Name a file relative to ``root`` or, where it is not inside, by its absolute path."""
     absolute, base = Path(os.path.abspath(path)), os.path.abspath(root)
-    inside = absolute.is_relative_to(base)
-    parts = absolute.relative_to(base).parts if inside else (absolute.as_posix(),)
+    parts = absolute.relative_to(base).parts if absolute.is_relative_to(base) else (absolute.as_posix(),)
     return _Place(tuple(natural_key(_shown(part)) for part in parts), path)
 
 
@@ -257,11 +239,6 @@ def _collection(
             f"{folder} must hold images, but no file in it or in its sub-folders can be used; looked for names that "
             f"end in {', '.join(IMAGE_SUFFIXES)}. " + " ".join(line.strip() for line in skipped_lines(skipped))
         )
-    return Collection(
-        names=tuple(found),
-        labels=tuple(label_of.get(identity) for identity in found.values()),
-        paths=tuple(files[identity].path for identity in found.values()),
-        features=None,
-        columns=(),
-        skipped=skipped,
-    )
+    labels = tuple(label_of.get(identity) for identity in found.values())
+    paths = tuple(files[identity].path for identity in found.values())
+    return Collection(tuple(found), labels, paths, None, (), skipped)

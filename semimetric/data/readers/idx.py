@@ -22,10 +22,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def idx_variants(name: str) -> tuple[str, ...]:
-    """The names under which an official file, say ``train-images-idx3-ubyte``, may be; the first is the published one.
-
-    A fetched file is thus found before a damaged copy under another name.
-    """
+    """The names that an official file, say ``train-images-idx3-ubyte``, may have; the first is the published one."""
     dotted = name.replace("-idx", ".idx")
     return (f"{name}.gz", name, f"{dotted}.gz", dotted)
 
@@ -40,11 +37,7 @@ def read_content(path: Path) -> bytes:
 
 
 def parse_idx(content: bytes, path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Read an array of bytes with the given number of dimensions; ``path`` is for the error messages.
-
-    The header is two zero bytes, the type (8: unsigned byte), the number of dimensions, then each length as a
-    big-endian 32-bit integer.
-    """
+    """Read bytes behind a header: 0, 0, type 8, number of dimensions, each length as a big-endian 32-bit integer."""
     import numpy as np
 
     header = 4 + 4 * dimensions
@@ -73,21 +66,17 @@ def load_idx(folder: Path, checksums: Mapping[str, str]) -> tuple[Examples, Exam
         content = read_content(path)
         arrays[name] = parse_idx(content, path, 3 if "images" in name else 1)
         check_content(content, checksums[name], path)
-    train, test = (
-        _pair_up(arrays[images], arrays[labels], paths[images])
-        for images, labels in (
-            ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-            ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
-        )
-    )
+    train, test = (_pair_up(arrays, paths, part) for part in ("train", "t10k"))
     return train, test
 
 
-def _pair_up(images: NDArray[np.uint8], labels: NDArray[np.uint8], path: Path) -> Examples:
+def _pair_up(arrays: Mapping[str, NDArray[np.uint8]], paths: Mapping[str, Path], part: str) -> Examples:
     import torch
 
     from semimetric.data.examples import Examples
 
+    name = f"{part}-images-idx3-ubyte"
+    images, labels = arrays[name], arrays[f"{part}-labels-idx1-ubyte"]
     if len(images) != len(labels):
-        raise DataError(f"{path} has {len(images)} images, but its labels file has {len(labels)} labels.")
+        raise DataError(f"{paths[name]} has {len(images)} images, but its labels file has {len(labels)} labels.")
     return Examples(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels).long())

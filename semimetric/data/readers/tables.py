@@ -6,8 +6,9 @@ import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from semimetric.core.errors import InputError
 from semimetric.data.collection import Collection, label_texts, skipped_lines
@@ -18,63 +19,41 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-LABEL_COLUMNS = ("label", "y")
-"""Usual names of the column with labels in a table."""
-ID_COLUMNS = ("id",)
-"""Usual name of the column that names the rows of a table; as a feature it would only mislead."""
-FEATURE_ARRAYS = ("X", "features")
-LABEL_ARRAYS = ("y", "labels")
-NAME_ARRAYS = ("names", "ids")
+LABEL_COLUMNS, ID_COLUMNS = ("label", "y"), ("id",)
+"""Usual names of the columns with labels and with names of rows, in lower case."""
+FEATURE_ARRAYS, LABEL_ARRAYS, NAME_ARRAYS = ("X", "features"), ("y", "labels"), ("names", "ids")
+_ARRAY_SUFFIXES = (".npy", ".npz")
+TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", *_ARRAY_SUFFIXES)
 
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?[0-9]*,[0-9]+\s*")
 
 
-class _Column(Protocol):
-    """A column of a table, N values."""
-
-    def numbers(self) -> Array | None:
-        """Return float64 (N,), NaN for what is missing or no number; None if the column as a whole is not numbers."""
-
-    def values(self) -> Sequence[object]:
-        """Return the N values as they are."""
-
-
 @dataclass(frozen=True)
-class _TextColumn:
-    texts: Sequence[str]
+class _Column:
+    """A column of N values, and these as float64 (N,), NaN for no number; None if it is not a column of numbers."""
 
-    def numbers(self) -> Array | None:
-        """Numbers, if at least half of what is not empty is a number."""
-        import numpy as np
-
-        numbers = [as_number(text) for text in self.texts]
-        known = sum(number is not None for number in numbers)
-        if known == 0 or 2 * known < sum(bool(text.strip()) for text in self.texts):
-            return None
-        return np.array([np.nan if number is None else number for number in numbers], dtype=np.float64)
-
-    def values(self) -> Sequence[object]:
-        return self.texts
+    values: Callable[[], Sequence[object]]
+    numbers: Callable[[], Array | None]
 
 
-@dataclass(frozen=True)
-class _ArrowColumn:
-    pyarrow: Any
-    column: Any
+def _numbers_of_texts(texts: Sequence[str]) -> Array | None:
+    """Numbers, if at least half of what is not empty is a number."""
+    import numpy as np
 
-    def numbers(self) -> Array | None:
-        """Numbers, if the type of the column is one of numbers."""
-        kinds, kind = self.pyarrow.types, self.column.type
-        tests = (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_decimal)
-        if not any(test(kind) for test in tests):
-            return None
-        numbers: Array = self.column.cast(self.pyarrow.float64(), safe=False).to_numpy()
-        return numbers
+    numbers = [as_number(text) for text in texts]
+    known = sum(number is not None for number in numbers)
+    if known == 0 or 2 * known < sum(bool(text.strip()) for text in texts):
+        return None
+    return np.array([np.nan if number is None else number for number in numbers], dtype=np.float64)
 
-    def values(self) -> Sequence[object]:
-        values: list[object] = self.column.to_pylist()
-        return values
+
+def _numbers_of_arrow(pyarrow: Any, column: Any) -> Array | None:
+    """Numbers, if the type of the column is one of numbers."""
+    kinds = pyarrow.types
+    tests = (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_decimal)
+    is_numeric = any(test(column.type) for test in tests)
+    return column.cast(pyarrow.float64(), safe=False).to_numpy() if is_numeric else None
 
 
 @dataclass(frozen=True)
@@ -91,7 +70,11 @@ class _Rows:
 
 def read_table(source: Path, label_column: str | None, id_column: str | None) -> Collection:
     """Read a table, the kind of which its suffix tells; see ``read_collection``."""
-    return _READERS[source.suffix.lower()](source, label_column, id_column)
+    if source.suffix.lower() in _ARRAY_SUFFIXES:
+        with source.open("rb") as file:
+            return _collection(_rows_among(_arrays_in(file, source), source, label_column, id_column), {})
+    columns, numbers, skipped = _columns(source)
+    return _collection(_rows_of(source, numbers, columns, label_column, id_column), skipped)
 
 
 def read_features(
@@ -102,9 +85,9 @@ def read_features(
     Rows are named by ``id_column``, which must be there, or else by ``usual_id``, where the table has it.
     """
     columns, numbers, skipped = _columns(source)
-    lost = [name for name in features if name not in columns]
-    if lost:
-        raise InputError(f"{source} lacks the column {lost[0]!r}, which the run was trained on. Add it.")
+    for name in features:
+        if name not in columns:
+            raise InputError(f"{source} lacks the column {name!r}, which the run was trained on. Add it.")
     others = [name for name in columns if name not in features]
     usual = ID_COLUMNS if usual_id is None else (usual_id, *ID_COLUMNS)
     identifier = find_column(others, id_column, usual, "id_column", source)
@@ -112,17 +95,14 @@ def read_features(
     return _collection(_rows_of(source, numbers, kept, None, identifier, features), skipped)
 
 
-def _read_columns(source: Path, label_column: str | None, id_column: str | None) -> Collection:
-    columns, numbers, skipped = _columns(source)
-    return _collection(_rows_of(source, numbers, columns, label_column, id_column), skipped)
-
-
 def _columns(source: Path) -> tuple[dict[str, _Column], Sequence[int], dict[str, str]]:
     """The columns by name, the numbers of the rows, and the rows that were left out."""
     if source.suffix.lower() == ".parquet":
         return *_parquet_columns(source), {}
     table = read_delimited(source)
-    return {name: _TextColumn(texts) for name, texts in table.columns.items()}, table.numbers, dict(table.skipped)
+    fields = table.columns.items()
+    columns = {name: _Column(partial(list, texts), partial(_numbers_of_texts, texts)) for name, texts in fields}
+    return columns, table.numbers, dict(table.skipped)
 
 
 def _parquet_columns(source: Path) -> tuple[dict[str, _Column], range]:
@@ -139,11 +119,10 @@ def _parquet_columns(source: Path) -> tuple[dict[str, _Column], range]:
     except Exception as error:  # a damaged file can raise almost anything
         raise InputError(f"{source} cannot be read as a Parquet file: {error}. Write it again.") from error
     check_columns(table.column_names, source)
-    pairs = zip(table.column_names, table.columns, strict=True)
-    columns: dict[str, _Column] = {
-        name: _ArrowColumn(pyarrow, column) for name, column in pairs if not _PANDAS_INDEX.fullmatch(name)
-    }
-    return columns, range(len(table))
+    found = {name: table[name] for name in table.column_names if not _PANDAS_INDEX.fullmatch(name)}
+    return {
+        name: _Column(column.to_pylist, partial(_numbers_of_arrow, pyarrow, column)) for name, column in found.items()
+    }, range(len(table))
 
 
 def _rows_of(
@@ -165,14 +144,9 @@ def _rows_of(
     _check_numeric(source, {name: columns[name] for name, found in features.items() if found is None})
     if not features:
         raise InputError(f"{source} must have columns of features, but has only {listed(names)}. Add some.")
-    return _Rows(
-        source,
-        numbers,
-        np.stack([found for found in features.values() if found is not None], axis=1),
-        tuple(features),
-        None if label is None else columns[label].values(),
-        None if identifier is None else columns[identifier].values(),
-    )
+    labels, ids = (None if name is None else columns[name].values() for name in (label, identifier))
+    matrix = np.stack([found for found in features.values() if found is not None], axis=1)
+    return _Rows(source, numbers, matrix, tuple(features), labels, ids)
 
 
 def _label_column(names: Sequence[str], wanted: str | None, source: Path) -> str | None:
@@ -196,11 +170,6 @@ def _check_numeric(source: Path, others: Mapping[str, _Column]) -> None:
         + "Name the column of labels with label_column and one that names the rows with id_column; take the others "
         "out, or write them as numbers."
     )
-
-
-def _read_arrays(source: Path, label_column: str | None, id_column: str | None) -> Collection:
-    with source.open("rb") as file:
-        return _collection(_rows_among(_arrays_in(file, source), source, label_column, id_column), {})
 
 
 def _arrays_in(file: BinaryIO, source: Path) -> Mapping[str, Array]:
@@ -231,13 +200,9 @@ def _rows_among(arrays: Mapping[str, Array], source: Path, label_column: str | N
     label = find_column(names, label_column, LABEL_ARRAYS, "label_column", source)
     identifier = find_column(names, id_column, NAME_ARRAYS, "id_column", source)
     features = _feature_array(arrays, [name for name in names if name not in (label, identifier)], source)
-    return _Rows(
-        source,
-        range(len(features)),
-        features,
-        labels=None if label is None else _texts_of(arrays, label, len(features), source),
-        ids=None if identifier is None else _texts_of(arrays, identifier, len(features), source),
-    )
+    wanted = (label, identifier)
+    labels, ids = (None if name is None else _texts_of(arrays, name, len(features), source) for name in wanted)
+    return _Rows(source, range(len(features)), features, (), labels, ids)
 
 
 def _array(arrays: Mapping[str, Array], name: str, source: Path) -> Array:
@@ -297,15 +262,9 @@ def _collection(rows: _Rows, skipped: dict[str, str]) -> Collection:
             + " ".join(line.strip() for line in skipped_lines(skipped))
         )
     labels = [None] * len(features) if rows.labels is None else label_texts(rows.labels)
-    names = _names(rows)
-    return Collection(
-        names=tuple(names[row] for row in kept),
-        labels=tuple(labels[row] for row in kept),
-        paths=None,
-        features=torch.from_numpy(features[kept]),
-        columns=rows.columns,
-        skipped=skipped,
-    )
+    all_names = _names(rows)
+    names, known = tuple(all_names[row] for row in kept), tuple(labels[row] for row in kept)
+    return Collection(names, known, None, torch.from_numpy(features[kept]), rows.columns, skipped)
 
 
 def _names(rows: _Rows) -> list[str]:
@@ -321,16 +280,3 @@ def _names(rows: _Rows) -> list[str]:
             )
         names[name] = number
     return list(names)
-
-
-_Reader = Callable[[Path, str | None, str | None], Collection]
-
-_READERS: dict[str, _Reader] = {
-    ".csv": _read_columns,
-    ".tsv": _read_columns,
-    ".parquet": _read_columns,
-    ".npy": _read_arrays,
-    ".npz": _read_arrays,
-}
-
-TABLE_SUFFIXES = tuple(_READERS)
