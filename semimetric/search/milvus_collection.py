@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,25 +33,22 @@ class MilvusCollection:
     def __init__(self, uri: str, name: str, width: int, token: str | None, settings: HnswSettings) -> None:
         self.uri, self.name, self.width, self.settings = check_uri(uri), _checked_name(name), width, settings
         self._milvus = import_extra("pymilvus", "milvus", "this search")
-        self._lite = LiteServer(Path(uri)) if self.uri.endswith(".db") else None
+        self._lite: LiteServer | None = None
         self._readable = self._closed = False
         server = {"uri": self.uri, "token": token or os.environ.get("MILVUS_TOKEN", ""), "timeout": _CONNECT_SECONDS}
-        try:
-            with self.asked_to("connect"):
-                self.client = self._milvus.MilvusClient(**({"uri": self._lite.address} if self._lite else server))
-        except BaseException:
-            self._stop_lite()
-            raise
+        with self.asked_to("connect"), ExitStack() as opened:
+            if uri.endswith(".db"):
+                self._lite = LiteServer(Path(uri))
+                opened.callback(self._lite.stop)
+                server = {"uri": self._lite.address}
+            self.client = self._milvus.MilvusClient(**server)
+            opened.callback(self.client.close)
+            self._opened = opened.pop_all()
 
     def close(self) -> None:
         """Disconnect, and stop Milvus Lite; a second call does nothing more."""
         self._closed = True
-        self.client.close()
-        self._stop_lite()
-
-    def _stop_lite(self) -> None:
-        if self._lite is not None:
-            self._lite.stop()
+        self._opened.close()
 
     @contextmanager
     def asked_to(self, what: str) -> Iterator[None]:

@@ -67,13 +67,7 @@ class MilvusIndex(Index):
     ) -> None:
         """Store each embedding once; after a kill or a failure, the same call continues.
 
-        Parameters
-        ----------
-        embeddings : (N, width) array
-        names : content of the field ``name``; row numbers unless given
-        batch_size : rows sent in one message
-        progress : called with the number of stored rows and N
-        replace : drop the embeddings of another run, which are refused otherwise
+        Each message has ``batch_size`` rows; the other parameters are those of ``build_index``.
         """
         stored = single_precision(embeddings, "embeddings", self.width).numpy()
         names = _checked_names(names, len(stored))

@@ -20,10 +20,8 @@ class LiteServer:
         check_folder(folder, "uri")
         self._folder = folder
         self._manager = import_extra("milvus_lite.server_manager", "milvus", "this search").ServerManager()
-        if not (
-            logger := logging.getLogger("milvus_lite")
-        ).handlers:  # it would print tracebacks of errors reported here
-            logger.addHandler(logging.NullHandler())
+        if not (logger := logging.getLogger("milvus_lite")).handlers:
+            logger.addHandler(logging.NullHandler())  # or it prints tracebacks of errors that are reported here
         address = self._manager.start_and_get_uri(str(folder))
         if address is None:
             raise RunError(
