@@ -31,20 +31,11 @@ from semimetric.core.arrays import as_tensor, check_finite, check_labels
 from semimetric.core.errors import InputError
 from semimetric.graph.posteriors import Posteriors
 
-LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
-"""Confidence thresholds of the rows of a report."""
-
-SUMMARY_LEVEL = 0.9
-"""Highest threshold that the summary reports."""
-
-MIN_LABELS = 10
-"""Held-out labels above a threshold that the summary needs to report it."""
-
-BINS = 10
-"""Bins of equal width for the calibration error."""
-
-ROUNDING = 1e-6
-"""Tolerance for probabilities outside [0, 1] by float32 rounding."""
+LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)  # confidence thresholds of the rows of a report
+SUMMARY_LEVEL = 0.9  # highest threshold that the summary reports
+MIN_LABELS = 10  # held-out labels above a threshold that the summary needs to report it
+BINS = 10  # bins of equal width for the calibration error
+ROUNDING = 1e-6  # tolerance for probabilities outside [0, 1] by float32 rounding
 
 
 class Judged(NamedTuple):
@@ -172,21 +163,14 @@ def trust_report(judged: Judged, confidence_all: Any) -> Trust:
     right, confidence, probability = _check_judged(judged)
     everyone = _check_shares(confidence_all, "confidence_all")
     levels = tuple(_level(level, right[confidence >= level], everyone >= level) for level in LEVELS)
-    return Trust(
-        accuracy=_mean(right),
-        low=levels[0].low,
-        high=levels[0].high,
-        judged=len(right),
-        levels=levels,
-        calibration_error=_calibration_error(right, probability),
-    )
+    low, high = levels[0].low, levels[0].high
+    return Trust(_mean(right), low, high, len(right), levels, _calibration_error(right, probability))
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:
     """95 % Wilson interval of the success probability, given ``right`` of ``total`` independent trials.
 
-    With k of n right and z = 1.96, the bounds are the p at which |k / n - p| = z sqrt(p (1 - p) / n); 0 and 1 for n =
-    0.
+    With k of n right and z = 1.96, they are the p at which |k / n - p| = z sqrt(p (1 - p) / n); 0 and 1 for n = 0.
     """
     if not 0 <= right <= total:
         raise InputError(f"right must be between 0 and total ({total}), got {right}. Pass counts, not shares.")
@@ -256,9 +240,8 @@ def _check_shares(values: Any, name: str) -> Tensor:
     """A float64 (n,) tensor on the CPU with n > 0 values in [0, 1]."""
     tensor = as_tensor(values, name).double().cpu()
     if tensor.ndim != 1 or len(tensor) == 0:
-        raise InputError(
-            f"{name} must have one entry for each of one or more examples, got shape {tuple(tensor.shape)}."
-        )
+        shape = tuple(tensor.shape)
+        raise InputError(f"{name} must have one entry for each of one or more examples, got shape {shape}.")
     check_finite(tensor, name)
     low, high = float(tensor.min()), float(tensor.max())
     if low < -ROUNDING or high > 1 + ROUNDING:

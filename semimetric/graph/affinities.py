@@ -22,11 +22,8 @@ from semimetric.core.arrays import DENSE_ROWS, check_dense, check_labels, check_
 from semimetric.core.checks import check_choice, check_fraction
 from semimetric.graph.walk import solve_walk, walk_matrix
 
-EDGE_TOLERANCE = 1e-6
-"""Bound on the entrywise error of the iterative solver."""
-
-EDGE_COLUMNS = 1 << 24
-"""Entries of the block of columns that the iterative solver holds at once."""
+EDGE_TOLERANCE = 1e-6  # bound on the entrywise error of the iterative solver
+EDGE_COLUMNS = 1 << 24  # entries of the block of columns that the iterative solver holds at once
 
 Solver = Literal["auto", "dense", "iterative"]
 
@@ -61,9 +58,8 @@ def propagate_affinities(neighbors: Any, labels: Any, gamma: float = 0.99, solve
         check_dense(len(neighbors), len(neighbors), "Use solver='iterative', or train over partitions.")
         walk = walk_matrix(neighbors, gamma)
         source = torch.arange(len(neighbors), device=neighbors.device)[:, None]
-        return _edge_affinities(
-            neighbors, labels, walk[source, neighbors], walk[neighbors, source], walk @ _class_indicators(labels)
-        )
+        forward, backward = walk[source, neighbors], walk[neighbors, source]
+        return _edge_affinities(neighbors, labels, forward, backward, walk @ _class_indicators(labels))
     forward, backward = _walk_on_edges(neighbors, gamma)
     return _edge_affinities(neighbors, labels, forward, backward, propagate_labels(neighbors, labels, gamma))
 
@@ -94,8 +90,7 @@ def propagate_labels(neighbors: Any, labels: Any, gamma: float = 0.99, tolerance
     The columns are the classes that have a label, in ascending order. ``tolerance`` bounds the entrywise error.
     """
     neighbors, labels = check_graph(neighbors, labels, gamma)
-    indicators = _class_indicators(labels)
-    return solve_walk(neighbors, indicators, gamma, tolerance)
+    return solve_walk(neighbors, _class_indicators(labels), gamma, tolerance)
 
 
 def _walk_on_edges(neighbors: Tensor, gamma: float) -> tuple[Tensor, Tensor]:

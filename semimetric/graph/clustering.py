@@ -10,8 +10,7 @@ from torch import Tensor
 
 from semimetric.core.errors import InputError
 
-BLOCK_ENTRIES = 1 << 25
-"""Distances held at once, over restarts, points and clusters."""
+BLOCK_ENTRIES = 1 << 25  # distances held at once, over restarts, points and clusters
 
 
 @dataclass(frozen=True)

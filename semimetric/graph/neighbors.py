@@ -10,8 +10,7 @@ from torch import Tensor
 from semimetric.core.arrays import check_features
 from semimetric.core.errors import InputError
 
-BLOCK_ENTRIES = 1 << 25
-"""Distances held at once: 256 MiB in float64."""
+BLOCK_ENTRIES = 1 << 25  # distances held at once: 256 MiB in float64
 
 
 def nearest_neighbors(features: Any, k: int) -> Tensor:

@@ -23,11 +23,8 @@ from semimetric.core.errors import InputError
 from semimetric.graph.edges import group_by_node, node_degrees, symmetric_edges
 from semimetric.graph.neighbors import nearest_neighbors
 
-PRIOR = 0.1
-"""Default weight of the uniform prior, see ``class_posteriors``."""
-
-ITERATIONS = 1000
-"""Most conjugate-gradient iterations; for gamma = 0.99 about 70 give six digits."""
+PRIOR = 0.1  # default weight of the uniform prior, see ``class_posteriors``
+ITERATIONS = 1000  # most conjugate-gradient iterations; for gamma = 0.99 about 70 give six digits
 
 
 class Posteriors(NamedTuple):

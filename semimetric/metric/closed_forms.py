@@ -15,11 +15,8 @@ from torch import Tensor
 from semimetric.core.checks import check_not_negative, check_positive
 from semimetric.core.errors import InputError
 
-RANK_TOLERANCE = 1e-12
-"""Eigenvalues below this share of the largest are treated as zero."""
-
-CAP_SHARE = 0.9
-"""A weight is capped at this share of the largest one that keeps the problem bounded."""
+RANK_TOLERANCE = 1e-12  # eigenvalues below this share of the largest are treated as zero
+CAP_SHARE = 0.9  # a weight is capped at this share of the largest one that keeps the problem bounded
 
 
 def project_psd(matrix: Tensor) -> Tensor:

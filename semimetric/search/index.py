@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from semimetric.search.hits import Hits
 
-ROUNDING = 1e-4
-"""Tolerance of squared distances in single precision, relative to the squared lengths."""
+ROUNDING = 1e-4  # tolerance of squared distances in single precision, relative to the squared lengths
 
 
 class Index(Protocol):

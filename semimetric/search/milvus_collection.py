@@ -18,8 +18,7 @@ from semimetric.core.extras import import_extra
 from semimetric.search.index import HnswSettings
 from semimetric.search.milvus_lite_server import LiteServer
 
-MOST_HITS = 16_384
-"""Limit of Milvus on the hits of a query, and on the row numbers of an answer."""
+MOST_HITS = 16_384  # limit of Milvus on the hits of a query, and on the row numbers of an answer
 
 NAME_BYTES = 4096
 SCHEMES = ("http", "https", "tcp")

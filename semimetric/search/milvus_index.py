@@ -23,8 +23,7 @@ from semimetric.search.milvus_lite_server import check_folder
 QUERIES_AT_ONCE = 32
 """Milvus Lite compares all queries of a call with all vectors that are not indexed yet, in one array."""
 
-ROWS_AT_ONCE = 1000
-"""Vectors sent or read in one message; Milvus limits a message to 64 MiB."""
+ROWS_AT_ONCE = 1000  # vectors sent or read in one message; Milvus limits a message to 64 MiB
 
 
 class MilvusIndex(Index):

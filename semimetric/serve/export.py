@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib
 import json
 import logging
 import warnings
@@ -21,22 +20,20 @@ import semimetric
 from semimetric.core.arrays import as_tensor, check_finite
 from semimetric.core.checks import check_not_negative
 from semimetric.core.errors import InputError, RunError
-from semimetric.core.files import write_atomically
+from semimetric.core.extras import import_extra
+from semimetric.core.files import check_output, write_atomically
 from semimetric.data import Preprocess, apply_in_chunks, build_preprocess
 from semimetric.encoders import RMAC, encode, features_of, output_width
 from semimetric.metric import Metric
 from semimetric.model.folder import LoadedRun
 from semimetric.serve.embed import new_examples
 
-OPSET = 18
-"""Version of ONNX's operators: the first that averages where it makes images smaller, as R-MAC does."""
-
+OPSET = 18  # version of ONNX's operators: the first that averages where it makes images smaller, as R-MAC does
 LARGEST_FILE = 2**31 - 2**20
 """Bytes of weights that fit into one file: ONNX is a protocol buffer, and those end at 2 GiB."""
 
 
-EXAMPLES = 16
-"""Of a run, that an export is checked on."""
+EXAMPLES = 16  # of a run, that an export is checked on
 
 
 class Embedder(nn.Module):
@@ -90,10 +87,12 @@ def export_onnx(
         ``opset``, and ``bytes`` of the file.
     """
     path = Path(path)
-    onnx, runtime = _packages()
+    onnx, _, runtime = (
+        import_extra(name, "onnx", "an export to ONNX") for name in ("onnx", "onnxscript", "onnxruntime")
+    )
     check_not_negative(tolerance, "tolerance")
     inputs = _check_inputs(example_inputs)
-    _check_folder(path)
+    check_output(path, overwrite=True, option="path")
     preprocess, encoder = copy.deepcopy(preprocess).cpu().eval(), copy.deepcopy(encoder)
     encoder = None if encoder is None else encoder.cpu().eval()
     metric = metric.to("cpu")
@@ -111,21 +110,8 @@ def export_onnx(
         write_atomically(path, write)
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error}. Make room, or choose another path.") from error
-    return {"examples": len(inputs)} | checked | {"opset": _opset(graph), "bytes": path.stat().st_size}
-
-
-def _packages() -> tuple[ModuleType, ModuleType]:
-    """The modules onnx and onnxruntime; torch needs onnxscript, too, and would say so less clearly."""
-    found = {}
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        try:
-            found[name] = importlib.import_module(name)
-        except ImportError as error:
-            raise InputError(
-                f"an export to ONNX needs the package {name}, which cannot be imported here ({error}). "
-                "Install it with: pip install 'semimetric[onnx]'."
-            ) from error
-    return found["onnx"], found["onnxruntime"]
+    opset = next(int(entry.version) for entry in graph.opset_import if entry.domain == "")
+    return {"examples": len(inputs)} | checked | {"opset": opset, "bytes": path.stat().st_size}
 
 
 def _check_inputs(example_inputs: Any) -> Tensor:
@@ -137,13 +123,6 @@ def _check_inputs(example_inputs: Any) -> Tensor:
         )
     check_finite(inputs, "example_inputs")
     return inputs
-
-
-def _check_folder(path: Path) -> None:
-    if path.is_dir():
-        raise InputError(f"path {str(path)!r} is a folder. Name a file in it, such as {str(path / 'model.onnx')!r}.")
-    if not path.parent.is_dir():
-        raise InputError(f"path {str(path)!r} cannot be written: there is no folder {str(path.parent)!r}. Make it.")
 
 
 def _library_embeddings(preprocess: Preprocess, encoder: nn.Module | None, metric: Metric, inputs: Tensor) -> Tensor:
@@ -166,9 +145,8 @@ def _graph(onnx: ModuleType, model: Embedder, fed: Tensor) -> Any:
     _keep_batches_whole(model)
     with torch.no_grad(), _refusing("torch cannot turn it into a graph"), _quiet():
         # of two examples: a batch of one would be taken for a constant
-        program = torch.export.export(
-            model, (_rows(fed, 2),), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=False
-        )
+        shapes = ({0: torch.export.Dim("batch")},)
+        program = torch.export.export(model, (_rows(fed, 2),), dynamic_shapes=shapes, strict=False)
         exported: Any = torch.onnx.export(
             program,
             dynamo=True,
@@ -245,10 +223,6 @@ def _describe(onnx: ModuleType, graph: Any, model: Embedder, fed: Tensor) -> Non
         "dimensions": str(dimensions),
     }
     onnx.helper.set_model_props(graph, notes)
-
-
-def _opset(graph: Any) -> int:
-    return next(int(entry.version) for entry in graph.opset_import if entry.domain == "")
 
 
 def _rows(inputs: Tensor, count: int) -> Tensor:

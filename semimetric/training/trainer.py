@@ -38,8 +38,7 @@ from semimetric.training.settings import TrainingSettings
 from semimetric.training.step import TrainingStep, batched, check_not_diverged
 from semimetric.training.watch import SINGLE_POINT, Watch
 
-PROBE_SIZE = 2000
-"""Examples on which the spread of the embedding is measured."""
+PROBE_SIZE = 2000  # examples on which the spread of the embedding is measured
 
 
 class Trainer:
@@ -148,16 +147,12 @@ class Trainer:
                 interrupted = True
             finally:
                 self.progress.end()
-                self._load_best()
+                if self.best is not None:  # before the first score, the current model is kept
+                    load_trained(self, self.best.tensors)
         best_epoch = self.best.epoch if self.best else 0
         return TrainingResult(
             self.encoder, self.metric, best_epoch, self.epoch, interrupted, self.seconds, tuple(self.guards), self.trust
         )
-
-    def _load_best(self) -> None:
-        """Load the best model; before the first score, the current model is kept."""
-        if self.best is not None:
-            load_trained(self, self.best.tensors)
 
     def _begin(self) -> None:
         if self.run is not None and self.run.has("checkpoint.safetensors"):
