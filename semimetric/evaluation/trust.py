@@ -94,10 +94,7 @@ class Trust:
     calibration_error: float
 
     def sentence(self) -> str:
-        """Summary for users: all held-out labels, then those with confidence 0.9 or more.
-
-        If fewer than 10 held-out labels reach 0.9, the next lower threshold with at least 10 is reported.
-        """
+        """Summary: all held-out labels, then those of confidence 0.9, or the next threshold that 10 labels reach."""
         everyone = self.levels[0]
         count = f"{everyone.right} of {self.judged} held-out labels {'was' if everyone.right == 1 else 'were'}"
         return f"{count} predicted correctly {_in_percent(everyone)}. {self._confident_sentence()}"

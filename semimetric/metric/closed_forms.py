@@ -58,13 +58,9 @@ def logdet_proximal(prior: Tensor, form: Tensor, weight: float) -> tuple[Tensor,
     """Argmin over M of D_ld(M, ``prior``) + ``weight`` tr(M ``form``), and the weight that was used.
 
     D_ld is the LogDet divergence. For a positive definite prior M0 the gradient vanishes where M^-1 = M0^-1 + w T.
-    Written as
-
-        M = F (I + w F^T T F)^-1 F^T,  M0 = F F^T,
-
-    it also holds for singular priors: the divergence is finite only for matrices with the range of M0. ``form`` may be
-    indefinite. If mu = lambda_min(F^T T F) < 0, the objective has a minimum only for w < 1 / |mu|, and the weight is
-    capped at 0.9 of that.
+    Written as M = F (I + w F^T T F)^-1 F^T with M0 = F F^T, it also holds for singular priors: the divergence is finite
+    only for matrices with the range of M0. ``form`` may be indefinite. If mu = lambda_min(F^T T F) < 0, the objective
+    has a minimum only for w < 1 / |mu|, and the weight is capped at 0.9 of that.
     """
     check_not_negative(weight, "weight")
     values, vectors = _range(prior)

@@ -138,10 +138,7 @@ def _minimize(problem: AngularProblem, geometry: Geometry, start: Tensor, max_it
 def _hestenes_stiefel(
     old_gradient: Tensor, gradient: Tensor, gradient_square: Tensor, carried: Tensor, moved: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Beta and the slope along the new direction, as in the CPU loop but without branches.
-
-    After a failed line search, or if the direction would not descend, beta is 0: a restart along -g.
-    """
+    """Beta, 0 after a failed line search or if the direction would not descend, and the slope; without branches."""
     along = _dot(gradient, carried)
     curvature = along - _dot(old_gradient, carried)
     ratio = ((gradient_square - _dot(gradient, old_gradient)) / curvature).clamp(min=0.0)

@@ -152,8 +152,7 @@ def projected_gradient(
     """Minimise ``problem.cost`` over positive semi-definite matrices by proximal gradient steps from ``start``.
 
     The proximal map of the trace term subtracts t lambda from every eigenvalue and clips at 0. Step sizes are those of
-    Barzilai and Borwein, halved until the decrease is sufficient. ``tolerance`` is the relative change at which it
-    stops.
+    Barzilai and Borwein, halved until the decrease is sufficient. It stops at a relative change of ``tolerance``.
     """
     matrix, (cost, slopes) = start, problem.evaluate(start)
     gradient = problem.gradient(slopes)

@@ -111,10 +111,7 @@ class Line(NamedTuple):
 
 
 def minimize_on_host(problem: AngularProblem, geometry: HostGeometry, start: Tensor, max_iterations: int) -> CGResult:
-    """Run conjugate gradients from ``start`` (d, l), a point of the geometry.
-
-    Overflow gives costs that are not finite, as on a GPU, and no warnings.
-    """
+    """Run conjugate gradients from ``start`` (d, l); overflow gives costs that are not finite, without warnings."""
     with np.errstate(all="ignore"):
         return _minimize(HostObjective(problem), geometry, np.array(start.numpy(), order="C"), max_iterations)
 

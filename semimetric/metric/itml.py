@@ -168,8 +168,7 @@ class Projections:
 
             a = min(lambda, gamma/(gamma + 1) s (1/q - 1/xi)).
 
-        It subtracts a from lambda and adds s a/gamma to 1/xi and s a / (1 - s a q) (M v)(M v)^T to M. Duplicates are
-        skipped.
+        It takes a from lambda, adds s a/gamma to 1/xi and s a / (1 - s a q) (M v)(M v)^T to M, and skips duplicates.
         """
         space, duals, inverse_bounds = self._space, self._duals, self._inverse_bounds
         for p, ((i, j), sign) in enumerate(zip(self._pairs, self._signs, strict=True)):

@@ -54,12 +54,8 @@ def pair_scatters(features: Tensor, classes: Tensor) -> PairScatters:
     similar = _gram(within, sizes) / max(1, similar_pairs)
     dissimilar = (_gram(within, n - sizes) + n * _gram(means, torch.ones_like(sizes))) / max(1, dissimilar_pairs)
     rounding = features.detach().square().sum(1).mean() * (ROUNDING * torch.finfo(features.dtype).eps) ** 2
-    return PairScatters(
-        torch.where(similar.trace() > rounding, similar, 0.0),
-        torch.where(dissimilar.trace() > rounding, dissimilar, 0.0),
-        similar_pairs,
-        dissimilar_pairs,
-    )
+    similar, dissimilar = (torch.where(kind.trace() > rounding, kind, 0.0) for kind in (similar, dissimilar))
+    return PairScatters(similar, dissimilar, similar_pairs, dissimilar_pairs)
 
 
 def pair_means(embeddings: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:

@@ -30,19 +30,16 @@ class ExactIndex(Index):
         return len(self._stored)
 
     def search(self, queries: Any, k: int) -> Hits:
-        """Find the ``k`` nearest stored vectors of each query, or all if fewer are stored.
-
-        Hits at equal distances are sorted by row. Distances are those of differences: 0 for a copy of a query.
-        """
+        """Find the ``k`` nearest stored vectors of each query; hits at equal distances are sorted by row."""
         asked = check_rows(queries, "queries", self.width).to(self._stored.device)
         k = min(check_k(k), len(self))
         size = max(1, min(len(self), BLOCK_ENTRIES // self.width))
         blocks = asked.split(max(1, BLOCK_ENTRIES // max(size, 2 * k)))
-        best: list[Hits | None] = [None] * len(blocks)
+        best = [Hits(block[:, :0].long(), block[:, :0].double()) for block in blocks]
         for start in range(0, len(self), size):
             part = _Part(self._stored[start : start + size], self._centre, start)
             best = [_merged(hits, part.search(block, k), k) for hits, block in zip(best, blocks, strict=True)]
-        return joined([hits for hits in best if hits is not None])
+        return joined(best)
 
 
 class _Part:
@@ -54,10 +51,7 @@ class _Part:
         self._squares = self._around.square().sum(1)
 
     def search(self, queries: Tensor, k: int) -> Hits:
-        """Hits of queries (B, d); fewer than ``k`` if the part is smaller.
-
-        |y|^2 - 2 xy selects all candidates that rounding could have moved past the k-th; differences decide.
-        """
+        """Hits of queries (B, d); |y|^2 - 2 xy selects all that may be among the ``k`` nearest, differences decide."""
         queries, k = queries.double(), min(k, len(self._stored))
         asked = queries - self._centre
         rough = torch.addmm(self._squares[None, :], asked, self._around.T, alpha=-2.0)
@@ -81,10 +75,8 @@ class _Part:
         return nearest_first(distances, candidates + self._start, k)
 
 
-def _merged(earlier: Hits | None, later: Hits, k: int) -> Hits:
+def _merged(earlier: Hits, later: Hits, k: int) -> Hits:
     """The ``k`` nearest of both."""
-    if earlier is None:
-        return later
     distances = torch.cat([earlier.distances, later.distances], dim=1)
     return nearest_first(distances, torch.cat([earlier.rows, later.rows], dim=1), k)
 

@@ -17,7 +17,6 @@ from semimetric.search.exact import BLOCK_ENTRIES
 from semimetric.search.hits import Hits, check_k, joined, nearest_first, single_precision
 from semimetric.search.index import HnswSettings, Index, IndexBackend
 
-KINDS = ("flat", "hnsw")
 _MARK = b"semimetric faiss"
 _SEAL_BYTES = len(_MARK) + 32
 
@@ -36,7 +35,7 @@ class FaissIndex(Index):
         "flat" compares each query with all vectors; "hnsw" searches a graph with these ``settings`` and may miss some.
         FAISS uses OMP_NUM_THREADS threads. The graph is reproducible only with one thread.
         """
-        check_choice(kind, KINDS, "kind")
+        check_choice(kind, ("flat", "hnsw"), "kind")
         stored = single_precision(embeddings, "embeddings").numpy()
         faiss, settings = _faiss(), settings or HnswSettings()
         if kind == "flat":
@@ -53,9 +52,8 @@ class FaissIndex(Index):
         path = Path(path)
         if not path.is_file():
             raise InputError(f"path names the file {path}, which is not there. Give the path of a saved index.")
-        faiss = _faiss()
         _check_seal(path)
-        return cls(faiss.read_index(str(path)))
+        return cls(_faiss().read_index(str(path)))
 
     def save(self, path: Path | str) -> None:
         """Write the index to a file, replacing one that exists. FAISS itself can read it, too."""
@@ -65,9 +63,8 @@ class FaissIndex(Index):
 
         def write(temporary: Path) -> None:
             faiss.write_index(self._index, str(temporary))
-            seal = _seal(temporary, temporary.stat().st_size)
             with temporary.open("ab") as file:
-                file.write(seal)
+                file.write(_seal(temporary, temporary.stat().st_size))
 
         try:
             write_atomically(path, write)
@@ -83,10 +80,7 @@ class FaissIndex(Index):
         return "hnsw" if hasattr(self._index, "hnsw") else "flat"
 
     def search(self, queries: Any, k: int) -> Hits:
-        """Find the ``k`` nearest stored vectors of each query, or all if fewer are stored.
-
-        FAISS finds them in single precision and chooses among ties for the k-th. Distances and order are float64.
-        """
+        """Find the ``k`` nearest stored vectors of each query in single precision, then sort them in float64."""
         asked = single_precision(queries, "queries", self.width)
         k = min(check_k(k), len(self))
         few = max(1, BLOCK_ENTRIES // (k * asked.shape[1]))
@@ -122,12 +116,11 @@ def _check_seal(path: Path) -> None:
     with path.open("rb") as file:
         file.seek(length)
         found = file.read()
+    remedy = "Build the index again and save it."
     if not (length and found.startswith(_MARK)):
-        raise RunError(
-            f"{path} is not an index that semimetric saved, or its end is missing. Build the index again and save it."
-        )
+        raise RunError(f"{path} is not an index that semimetric saved, or its end is missing. {remedy}")
     if found != _seal(path, length):
-        raise RunError(f"{path} is damaged: its contents do not fit their checksum. Build the index again and save it.")
+        raise RunError(f"{path} is damaged: its contents do not fit their checksum. {remedy}")
 
 
 BACKEND = IndexBackend(

@@ -29,10 +29,7 @@ class Hits:
 
 
 def check_rows(value: Any, name: str, width: int | None = None) -> Tensor:
-    """Vectors as a finite floating-point (N, d) tensor with at least one row and one column.
-
-    Unlike training features, one row is enough and all rows may be equal.
-    """
+    """Vectors as a finite floating-point (N, d) tensor; unlike for features, one row is enough and all may be equal."""
     tensor = as_tensor(value, name)
     if tensor.ndim != 2 or tensor.shape[0] < 1 or tensor.shape[1] < 1:
         raise InputError(

@@ -94,9 +94,7 @@ class IndexBackend:
     build: Callable[[str, Any, Sequence[str] | None, str, bool, Callable[[int, int], object] | None], None]
     suffixes: tuple[str, ...] = ()
     schemes: tuple[str, ...] = ()
-    check_new: Callable[[str, Iterable[Path], bool, str, str], None] = lambda place, *how: check_output(
-        Path(place), *how
-    )
+    check_new: Callable[[str, Iterable[Path], bool, str, str], None] = lambda at, *how: check_output(Path(at), *how)
 
     def takes(self, place: str) -> bool:
         """Whether this backend has such places."""
@@ -115,10 +113,7 @@ def register_index(backend: IndexBackend) -> IndexBackend:
 
 
 def check_place(place: Path | str, option: str = "place", existing: bool = False) -> IndexBackend:
-    """Return the backend of a path or URL, called ``option`` in messages.
-
-    ``existing`` refuses a path that does not exist.
-    """
+    """Return the backend of a path or URL, called ``option`` in messages; ``existing`` refuses a missing path."""
     place = str(place)
     backend = next((backend for backend in INDEXES.values() if backend.takes(place)), None)
     if backend is None:
@@ -175,10 +170,7 @@ def build_index(
 
 
 def search_run_index(place: str | None, stored: Tensor, queries: Tensor, k: int, collection: str) -> Hits:
-    """Search the embeddings ``stored`` (N, d) of a run in its index, or exactly if ``place`` is None.
-
-    An index that is incomplete or of another run is refused.
-    """
+    """Search the embeddings ``stored`` (N, d) of a run, exactly if ``place`` is None; refuse one of another run."""
     if place is None:
         from semimetric.search.exact import ExactIndex
 

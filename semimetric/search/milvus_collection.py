@@ -30,7 +30,10 @@ class MilvusCollection:
     """A connection to a collection for embeddings of one width; the parameters are those of ``MilvusIndex``."""
 
     def __init__(self, uri: str, name: str, width: int, token: str | None, settings: HnswSettings) -> None:
-        self.uri, self.name, self.width, self.settings = check_uri(uri), _checked_name(name), width, settings
+        if not re.fullmatch(r"[A-Za-z_]\w{0,254}", name, flags=re.ASCII):
+            expected = "letters, digits and underscores, at most 255, not beginning with a digit"
+            raise InputError(f"name must be {expected}, got {name!r}.")
+        self.uri, self.name, self.width, self.settings = check_uri(uri), name, width, settings
         self._milvus = import_extra("pymilvus", "milvus", "this search")
         self._lite: LiteServer | None = None
         self._readable = self._closed = False
@@ -180,15 +183,6 @@ def check_uri(uri: str) -> str:
         raise InputError("uri must not hold a user or password. Put user:password, or a token, into MILVUS_TOKEN.")
     served, on_disk = parts.scheme in SCHEMES, uri.endswith(".db")
     if served == on_disk or ("://" in uri and not served):
-        raise InputError(
-            "uri must be a path that ends in .db, for Milvus Lite, or begin with http://, https:// or tcp://, "
-            f"got {uri!r}."
-        )
+        expected = "be a path that ends in .db, for Milvus Lite, or begin with http://, https:// or tcp://"
+        raise InputError(f"uri must {expected}, got {uri!r}.")
     return uri
-
-
-def _checked_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_]\w{0,254}", name, flags=re.ASCII):
-        expected = "letters, digits and underscores, at most 255, not beginning with a digit"
-        raise InputError(f"name must be {expected}, got {name!r}.")
-    return name

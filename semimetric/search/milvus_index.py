@@ -92,15 +92,11 @@ class MilvusIndex(Index):
                 )
 
     def search(self, queries: Any, k: int) -> Hits:
-        """Find the ``k`` nearest stored vectors of each query, or all if fewer are stored; ``k`` is at most 16384.
-
-        Milvus searches a graph and may miss some. Distances have single precision.
-        """
+        """Find the ``k`` <= 16384 nearest stored vectors of each query; some may be missed. Distances are float32."""
         asked = single_precision(queries, "queries", self.width)
         if check_k(k) > MOST_HITS:
-            raise InputError(
-                f"k must be at most {MOST_HITS} in Milvus, got {k}. Use ExactIndex or FaissIndex for more."
-            )
+            hint = "Use ExactIndex or FaissIndex for more."
+            raise InputError(f"k must be at most {MOST_HITS} in Milvus, got {k}. {hint}")
         with self._collection.asked_to("search"):
             self._collection.find()
             return joined([self._of_block(block, k) for block in asked.split(QUERIES_AT_ONCE)])
@@ -117,9 +113,8 @@ class MilvusIndex(Index):
 
     def _exactly(self, queries: Tensor, k: int) -> Hits:
         """Hits among all vectors, read from Milvus."""
-        pages = self._collection.client.query_iterator(
-            self.name, batch_size=ROWS_AT_ONCE, output_fields=["row", "embedding"], consistency_level="Strong"
-        )
+        what = {"output_fields": ["row", "embedding"], "consistency_level": "Strong"}
+        pages = self._collection.client.query_iterator(self.name, batch_size=ROWS_AT_ONCE, **what)
         stored = list(itertools.chain.from_iterable(iter(pages.next, [])))
         pages.close()
         hits = ExactIndex([found["embedding"] for found in stored]).search(queries, k)

@@ -11,10 +11,7 @@ from semimetric.core.extras import import_extra
 
 
 class LiteServer:
-    """Milvus Lite on one folder, for one user at a time.
-
-    ``MilvusClient`` would start it, but never stop it: the folder would stay locked until the process ends.
-    """
+    """Milvus Lite on one folder, for one user at a time; ``MilvusClient`` would start but never stop it."""
 
     def __init__(self, folder: Path) -> None:
         check_folder(folder, "uri")
@@ -44,9 +41,8 @@ class LiteServer:
 def check_folder(folder: Path, option: str) -> None:
     """Refuse a folder that Milvus Lite cannot create, or that holds files of another program."""
     if not folder.parent.is_dir():
-        raise InputError(
-            f"{option} {str(folder)!r} cannot be opened: there is no folder {str(folder.parent)!r}. Make it."
-        )
+        missing = str(folder.parent)
+        raise InputError(f"{option} {str(folder)!r} cannot be opened: there is no folder {missing!r}. Make it.")
     if folder.is_file():
         raise InputError(f"{option} {str(folder)!r} is a file, and Milvus Lite needs a folder. Name another one.")
     made_by_lite = (folder / "LOCK").is_file() and (folder / "collections").is_dir()

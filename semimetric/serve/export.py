@@ -87,9 +87,8 @@ def export_onnx(
         ``opset``, and ``bytes`` of the file.
     """
     path = Path(path)
-    onnx, _, runtime = (
-        import_extra(name, "onnx", "an export to ONNX") for name in ("onnx", "onnxscript", "onnxruntime")
-    )
+    needed = ("onnx", "onnxruntime", "onnxscript")  # torch needs the last one, and would say so less clearly
+    onnx, runtime, _ = (import_extra(name, "onnx", "an export to ONNX") for name in needed)
     check_not_negative(tolerance, "tolerance")
     inputs = _check_inputs(example_inputs)
     check_output(path, overwrite=True, option="path")
@@ -236,7 +235,9 @@ def _compare(runtime: ModuleType, file: Path, fed: Tensor, expected: Tensor, tol
     scale = float(expected.abs().max()) or 1.0
     largest = 0.0
     with _refusing("onnxruntime cannot run its graph"):
-        session = _session(runtime, file)
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
+        session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         found = {size: session.run(["embeddings"], {"inputs": _rows(fed, size).numpy()})[0] for size in batches}
     for size, rows in found.items():
         difference = float((torch.from_numpy(rows) - _rows(expected, size)).abs().max()) / scale
@@ -248,14 +249,6 @@ def _compare(runtime: ModuleType, file: Path, fed: Tensor, expected: Tensor, tol
             )
         largest = max(largest, difference)
     return {"batches": batches, "largest_difference": largest}
-
-
-def _session(runtime: ModuleType, file: Path) -> Any:
-    """An onnxruntime session on the CPU with as many threads as torch has, silent but for errors."""
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3
-    return runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
 
 
 class WithBackbone(nn.Module):

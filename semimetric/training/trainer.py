@@ -92,17 +92,15 @@ class Trainer:
         self.step = self._build_step()
         self.held_back = self._hold_back()
         check_selectable(settings.selection, data.labels[self.learned_rows().cpu()], data.validation_inputs is not None)
-        self.schedule = PartitionSchedule(
-            data.unlabelled, settings.partition_size, settings.epochs_per_partition, self.generator
-        )
+        sizes = (settings.partition_size, settings.epochs_per_partition)
+        self.schedule = PartitionSchedule(data.unlabelled, *sizes, self.generator)
         method.check_working_set(len(data.labelled), self.schedule.smallest())
         if self._spread().mean_distance < SINGLE_POINT:
             raise InputError(
                 "the encoder gives all examples the same embedding before any training. Check its initialisation, and "
                 "that the inputs are scaled."
             )
-        self.epoch = 0
-        self.seconds = 0.0
+        self.epoch, self.seconds = 0, 0.0
         self.best: Best | None = None
         self.watch = Watch(len(torch.unique(data.labels[data.labels >= 0])))
         self.guards: list[str] = []
@@ -149,10 +147,8 @@ class Trainer:
                 self.progress.end()
                 if self.best is not None:  # before the first score, the current model is kept
                     load_trained(self, self.best.tensors)
-        best_epoch = self.best.epoch if self.best else 0
-        return TrainingResult(
-            self.encoder, self.metric, best_epoch, self.epoch, interrupted, self.seconds, tuple(self.guards), self.trust
-        )
+        model = (self.encoder, self.metric, self.best.epoch if self.best else 0)
+        return TrainingResult(*model, self.epoch, interrupted, self.seconds, tuple(self.guards), self.trust)
 
     def _begin(self) -> None:
         if self.run is not None and self.run.has("checkpoint.safetensors"):
