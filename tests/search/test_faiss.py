@@ -9,8 +9,8 @@ import torch
 from helpers.search import recall
 
 from semimetric.core.errors import InputError, RunError
-from semimetric.search import ExactIndex, FaissIndex, HnswSettings
 from semimetric.core.extras import import_extra
+from semimetric.search import ExactIndex, FaissIndex, HnswSettings
 
 faiss = pytest.importorskip("faiss", reason="needs semimetric[faiss]")
 
