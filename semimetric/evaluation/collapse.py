@@ -7,12 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-COLLAPSE_RATIO = 0.1
-"""Collapse: mean distance or effective rank below this share of its initial value."""
-
-DECLINE_RATIO = 0.9
-"""Degradation: selection score below this share of its best value."""
-
+COLLAPSE_RATIO = 0.1  # collapse: mean distance or effective rank below this share of its initial value
+DECLINE_RATIO = 0.9  # degradation: selection score below this share of its best value
 MIN_VIOLATED = 0.1
 """Share of violated constraints that is worth a warning, if it is also above five times its initial value."""
 

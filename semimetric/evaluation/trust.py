@@ -31,20 +31,11 @@ from semimetric.core.arrays import as_tensor, check_finite, check_labels
 from semimetric.core.errors import InputError
 from semimetric.graph.posteriors import Posteriors
 
-LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
-"""Confidence thresholds of the rows of a report."""
-
-SUMMARY_LEVEL = 0.9
-"""Highest threshold that the summary reports."""
-
-MIN_LABELS = 10
-"""Held-out labels above a threshold that the summary needs to report it."""
-
-BINS = 10
-"""Bins of equal width for the calibration error."""
-
-ROUNDING = 1e-6
-"""Tolerance for probabilities outside [0, 1] by float32 rounding."""
+LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)  # confidence thresholds of the rows of a report
+SUMMARY_LEVEL = 0.9  # highest threshold that the summary reports
+MIN_LABELS = 10  # held-out labels above a threshold that the summary needs to report it
+BINS = 10  # bins of equal width for the calibration error
+ROUNDING = 1e-6  # tolerance for probabilities outside [0, 1] by float32 rounding
 
 
 class Judged(NamedTuple):
@@ -52,12 +43,9 @@ class Judged(NamedTuple):
 
     Attributes
     ----------
-    right : (n,) bool tensor
-        Whether the predicted class is the held-out label.
-    confidence : (n,) float64 tensor
-        Confidence of the prediction, in [0, 1].
-    probability : (n,) float64 tensor
-        Posterior of the predicted class, in [0, 1].
+    right : (n,) bool tensor, whether the predicted class is the held-out label
+    confidence : (n,) float64 tensor, confidence of the prediction, in [0, 1]
+    probability : (n,) float64 tensor, posterior of the predicted class, in [0, 1]
     """
 
     right: Tensor
@@ -90,12 +78,9 @@ class Trust:
 
     Attributes
     ----------
-    accuracy, low, high : float
-        Share of held-out labels predicted correctly, and its 95 % interval.
-    judged : int
-        Number of held-out labels.
-    levels : tuple of TrustLevel
-        The same for examples above each of several confidence thresholds.
+    accuracy, low, high : float, share of held-out labels predicted correctly, and its 95 % interval
+    judged : int, number of held-out labels
+    levels : tuple of TrustLevel, the same for examples above each of several confidence thresholds
     calibration_error : float
         Mean gap between probability and accuracy. With n labels in a bin, chance alone gives a mean gap of up to
         0.4 / sqrt(n), so a few dozen labels cannot show a small error.
@@ -109,10 +94,7 @@ class Trust:
     calibration_error: float
 
     def sentence(self) -> str:
-        """Summary for users: all held-out labels, then those with confidence 0.9 or more.
-
-        If fewer than 10 held-out labels reach 0.9, the next lower threshold with at least 10 is reported.
-        """
+        """Summary: all held-out labels, then those of confidence 0.9, or the next threshold that 10 labels reach."""
         everyone = self.levels[0]
         count = f"{everyone.right} of {self.judged} held-out labels {'was' if everyone.right == 1 else 'were'}"
         return f"{count} predicted correctly {_in_percent(everyone)}. {self._confident_sentence()}"
@@ -147,13 +129,11 @@ def hold_back(propagate: Callable[[Tensor], Posteriors], labels: Any, folds: int
         Class numbers, -1 = unlabelled, of at least two classes; one class must have two labels or more.
     folds : int
         At least 2. More folds leave more labels for each propagation and take longer.
-    seed : int
-        Seed of the shuffle.
+    seed : int, seed of the shuffle
 
     Returns
     -------
-    Judged
-        Predictions for all labels of classes with two labels or more, on the CPU.
+    Judged: predictions for all labels of classes with two labels or more, on the CPU
     """
     labels = check_labels(labels, len(labels))
     if not isinstance(folds, int | np.integer) or folds < 2:
@@ -170,34 +150,24 @@ def trust_report(judged: Judged, confidence_all: Any) -> Trust:
 
     Parameters
     ----------
-    judged : Judged
-        Predictions for held-out labels, from ``hold_back``.
-    confidence_all : (N,) array
-        Confidence of each unlabelled example, propagated from all labels.
+    judged : Judged, predictions for held-out labels, from ``hold_back``
+    confidence_all : (N,) array, confidence of each unlabelled example, propagated from all labels
 
     Returns
     -------
-    Trust
-        The estimate; see there for its assumptions.
+    Trust: the estimate; see there for its assumptions
     """
     right, confidence, probability = _check_judged(judged)
     everyone = _check_shares(confidence_all, "confidence_all")
     levels = tuple(_level(level, right[confidence >= level], everyone >= level) for level in LEVELS)
-    return Trust(
-        accuracy=_mean(right),
-        low=levels[0].low,
-        high=levels[0].high,
-        judged=len(right),
-        levels=levels,
-        calibration_error=_calibration_error(right, probability),
-    )
+    low, high = levels[0].low, levels[0].high
+    return Trust(_mean(right), low, high, len(right), levels, _calibration_error(right, probability))
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:
     """95 % Wilson interval of the success probability, given ``right`` of ``total`` independent trials.
 
-    With k of n right and z = 1.96, the bounds are the p at which |k / n - p| = z sqrt(p (1 - p) / n); 0 and 1 for n =
-    0.
+    With k of n right and z = 1.96, they are the p at which |k / n - p| = z sqrt(p (1 - p) / n); 0 and 1 for n = 0.
     """
     if not 0 <= right <= total:
         raise InputError(f"right must be between 0 and total ({total}), got {right}. Pass counts, not shares.")
@@ -267,9 +237,8 @@ def _check_shares(values: Any, name: str) -> Tensor:
     """A float64 (n,) tensor on the CPU with n > 0 values in [0, 1]."""
     tensor = as_tensor(values, name).double().cpu()
     if tensor.ndim != 1 or len(tensor) == 0:
-        raise InputError(
-            f"{name} must have one entry for each of one or more examples, got shape {tuple(tensor.shape)}."
-        )
+        shape = tuple(tensor.shape)
+        raise InputError(f"{name} must have one entry for each of one or more examples, got shape {shape}.")
     check_finite(tensor, name)
     low, high = float(tensor.min()), float(tensor.max())
     if low < -ROUNDING or high > 1 + ROUNDING:

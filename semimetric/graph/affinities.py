@@ -22,11 +22,8 @@ from semimetric.core.arrays import DENSE_ROWS, check_dense, check_labels, check_
 from semimetric.core.checks import check_choice, check_fraction
 from semimetric.graph.walk import solve_walk, walk_matrix
 
-EDGE_TOLERANCE = 1e-6
-"""Bound on the entrywise error of the iterative solver."""
-
-EDGE_COLUMNS = 1 << 24
-"""Entries of the block of columns that the iterative solver holds at once."""
+EDGE_TOLERANCE = 1e-6  # bound on the entrywise error of the iterative solver
+EDGE_COLUMNS = 1 << 24  # entries of the block of columns that the iterative solver holds at once
 
 Solver = Literal["auto", "dense", "iterative"]
 
@@ -36,20 +33,16 @@ def propagate_affinities(neighbors: Any, labels: Any, gamma: float = 0.99, solve
 
     Parameters
     ----------
-    neighbors : (N, k) int array
-        Neighbour lists, self excluded.
-    labels : (N,) int array
-        Class numbers, -1 = unlabelled.
-    gamma : float
-        Probability that the random walk continues at each step, in (0, 1).
+    neighbors : (N, k) int array, neighbour lists, self excluded
+    labels : (N,) int array, class numbers, -1 = unlabelled
+    gamma : float, probability that the random walk continues at each step, in (0, 1)
     solver : {"auto", "dense", "iterative"}
         ``dense`` inverts I - gamma Q in float64: O(N^3), at most 20,000 nodes. ``iterative`` solves blocks of columns
         to an entrywise error of 1e-6: O(N^2 k) per sweep, O(N) memory. ``auto`` chooses by N.
 
     Returns
     -------
-    (N, k) float64 tensor
-        Entry (i, t) is W between node i and its t-th neighbour.
+    (N, k) float64 tensor, entry (i, t) is W between node i and its t-th neighbour
 
     References
     ----------
@@ -65,9 +58,8 @@ def propagate_affinities(neighbors: Any, labels: Any, gamma: float = 0.99, solve
         check_dense(len(neighbors), len(neighbors), "Use solver='iterative', or train over partitions.")
         walk = walk_matrix(neighbors, gamma)
         source = torch.arange(len(neighbors), device=neighbors.device)[:, None]
-        return _edge_affinities(
-            neighbors, labels, walk[source, neighbors], walk[neighbors, source], walk @ _class_indicators(labels)
-        )
+        forward, backward = walk[source, neighbors], walk[neighbors, source]
+        return _edge_affinities(neighbors, labels, forward, backward, walk @ _class_indicators(labels))
     forward, backward = _walk_on_edges(neighbors, gamma)
     return _edge_affinities(neighbors, labels, forward, backward, propagate_labels(neighbors, labels, gamma))
 
@@ -77,13 +69,11 @@ def propagated_affinity_matrix(neighbors: Any, labels: Any, gamma: float = 0.99)
 
     Parameters
     ----------
-    neighbors, labels, gamma
-        As for ``propagate_affinities``.
+    neighbors, labels, gamma : as for ``propagate_affinities``
 
     Returns
     -------
-    (N, N) float64 tensor
-        W, dense.
+    (N, N) float64 tensor W
     """
     neighbors, labels = check_graph(neighbors, labels, gamma)
     check_dense(len(neighbors), len(neighbors), "Ask for the edges only, with propagate_affinities.")
@@ -100,8 +90,7 @@ def propagate_labels(neighbors: Any, labels: Any, gamma: float = 0.99, tolerance
     The columns are the classes that have a label, in ascending order. ``tolerance`` bounds the entrywise error.
     """
     neighbors, labels = check_graph(neighbors, labels, gamma)
-    indicators = _class_indicators(labels)
-    return solve_walk(neighbors, indicators, gamma, tolerance)
+    return solve_walk(neighbors, _class_indicators(labels), gamma, tolerance)
 
 
 def _walk_on_edges(neighbors: Tensor, gamma: float) -> tuple[Tensor, Tensor]:

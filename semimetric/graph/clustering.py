@@ -10,8 +10,7 @@ from torch import Tensor
 
 from semimetric.core.errors import InputError
 
-BLOCK_ENTRIES = 1 << 25
-"""Distances held at once, over restarts, points and clusters."""
+BLOCK_ENTRIES = 1 << 25  # distances held at once, over restarts, points and clusters
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,7 @@ def _squared_distances(points: Tensor, centres: Tensor) -> Tensor:
 
 
 def _initial_centres(points: Tensor, draws: Tensor) -> Tensor:
-    """Initial centres (R, K, d) by greedy k-means++ with 2 + log K candidates a step (Arthur and Vassilvitskii, 2007).
-
-    ``draws`` (R, K, candidates) are uniform in [0, 1).
-    """
+    """Centres (R, K, d) by greedy k-means++ (Arthur, Vassilvitskii 2007), from uniform ``draws`` (R, K, candidates)."""
     count = len(points)
     restart = torch.arange(len(draws), device=points.device)
     first = points[(draws[:, 0, 0] * count).long().clamp_max(count - 1)]

@@ -10,8 +10,7 @@ from torch import Tensor
 from semimetric.core.arrays import check_features
 from semimetric.core.errors import InputError
 
-BLOCK_ENTRIES = 1 << 25
-"""Distances held at once: 256 MiB in float64."""
+BLOCK_ENTRIES = 1 << 25  # distances held at once: 256 MiB in float64
 
 
 def nearest_neighbors(features: Any, k: int) -> Tensor:
@@ -22,15 +21,12 @@ def nearest_neighbors(features: Any, k: int) -> Tensor:
 
     Parameters
     ----------
-    features : (N, d) floating-point array
-        One example per row.
-    k : int
-        Number of neighbours, 1 <= k < N.
+    features : (N, d) floating-point array, one example per row
+    k : int, number of neighbours, 1 <= k < N
 
     Returns
     -------
-    (N, k) int64 tensor
-        Row numbers, on the device of ``features``.
+    (N, k) int64 tensor, row numbers, on the device of ``features``
 
     Examples
     --------

@@ -23,11 +23,8 @@ from semimetric.core.errors import InputError
 from semimetric.graph.edges import group_by_node, node_degrees, symmetric_edges
 from semimetric.graph.neighbors import nearest_neighbors
 
-PRIOR = 0.1
-"""Default weight of the uniform prior, see ``class_posteriors``."""
-
-ITERATIONS = 1000
-"""Most conjugate-gradient iterations; for gamma = 0.99 about 70 give six digits."""
+PRIOR = 0.1  # default weight of the uniform prior, see ``class_posteriors``
+ITERATIONS = 1000  # most conjugate-gradient iterations; for gamma = 0.99 about 70 give six digits
 
 
 class Posteriors(NamedTuple):
@@ -53,16 +50,12 @@ def class_posteriors(
 
     Parameters
     ----------
-    neighbors : (N, k) int array
-        Neighbour lists, self excluded.
-    labels : (N,) int array
-        Class numbers of at least two classes, -1 = unlabelled.
+    neighbors : (N, k) int array, neighbour lists, self excluded
+    labels : (N,) int array, class numbers of at least two classes, -1 = unlabelled
     weights : (N, k) array, optional
         Non-negative weight of each directed edge, averaged over both directions; 1 for each edge if None.
-    gamma : float
-        Share of a node's value that comes from its neighbours, in (0, 1).
-    tolerance : float
-        Relative residual at which the solver stops.
+    gamma : float, share of a node's value that comes from its neighbours, in (0, 1)
+    tolerance : float, relative residual at which the solver stops
     prior : float
         Weight of a uniform prior, which is added to a row of F before normalisation. It is relative to the upper
         quartile of the row sums among nodes with the same predicted class. A node that receives little, such as one of

@@ -27,8 +27,7 @@ from semimetric.core.errors import InputError
 from semimetric.graph.affinities import check_graph
 from semimetric.graph.walk import TOLERANCE, solve_walk
 
-BLOCK_ENTRIES = 1 << 24
-"""Entries of a block of class columns."""
+BLOCK_ENTRIES = 1 << 24  # entries of a block of class columns
 
 
 class PropagatedForm(NamedTuple):

@@ -16,24 +16,14 @@ from torch import Tensor
 
 from semimetric.graph.edges import group_by_node
 
-TOLERANCE = 1e-9
-"""Error of a column of P B, relative to the largest entry of that column of B."""
-
-INNER_TARGET = 1e-5
-"""Relative residual that the float32 solver aims for; float64 refinement does the rest."""
-
-INNER_STEPS = 300
-"""Most BiCGSTAB steps between two refinements."""
-
-SWEEPS = 4
-"""Products with gamma Q in each application of the preconditioned operator I - (gamma Q)^SWEEPS."""
-
+TOLERANCE = 1e-9  # error of a column of P B, relative to the largest entry of that column of B
+INNER_TARGET = 1e-5  # relative residual that the float32 solver aims for; float64 refinement does the rest
+INNER_STEPS = 300  # most BiCGSTAB steps between two refinements
+SWEEPS = 4  # products with gamma Q in each application of the preconditioned operator I - (gamma Q)^SWEEPS
 CACHED_COLUMNS = 48
 """Columns solved at once on a CPU. The working set then fits into the cache, which is twice as fast as 140 columns."""
 
-BLOCK_ENTRIES = 1 << 24
-"""Entries of a block of columns on a GPU."""
-
+BLOCK_ENTRIES = 1 << 24  # entries of a block of columns on a GPU
 ONE_THREAD_ENTRIES = 1 << 20
 """Smaller blocks are solved on one CPU thread, because synchronising threads costs more than such short operations:
 a quarter of the time on an idle machine, ten times the time on a busy one."""

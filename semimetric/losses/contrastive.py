@@ -10,8 +10,7 @@ from semimetric.core.errors import InputError
 from semimetric.encoders import unit_features
 from semimetric.mining.labelled import check_batch, check_same_device
 
-FLOOR = 1e-3
-"""Least weight of an example as a negative, so that the sum over the others is never empty."""
+FLOOR = 1e-3  # least weight of an example as a negative, so that the sum over the others is never empty
 
 
 def contrastive_loss(
@@ -43,8 +42,7 @@ def contrastive_loss(
 
     Returns
     -------
-    0-d tensor
-        The mean over the anchors.
+    0-d tensor, the mean over the anchors
 
     References
     ----------

@@ -46,7 +46,8 @@ class AngularProblem:
 
     def __init__(self, anchor: Tensor, positive: Tensor, negative: Tensor, alpha: float) -> None:
         _check_triplet_points(anchor, positive, negative)
-        self.rows = triangle_rows(_exact(anchor), _exact(positive), _exact(negative), alpha)
+        anchor, positive, negative = (points.detach().to(torch.float64) for points in (anchor, positive, negative))
+        self.rows = triangle_rows(anchor, positive, negative, alpha)
 
     @staticmethod
     def cost(margins: Tensor) -> Tensor:
@@ -58,10 +59,6 @@ class AngularProblem:
         slopes = 2 * torch.sigmoid(margins)
         weights = torch.cat([slopes, -slopes]).unsqueeze(1)
         return self.rows.T @ (weights * projections)
-
-
-def _exact(points: Tensor) -> Tensor:
-    return points.detach().to(torch.float64)
 
 
 def _check_triplet_points(anchor: Tensor, positive: Tensor, negative: Tensor) -> None:

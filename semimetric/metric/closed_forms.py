@@ -15,11 +15,8 @@ from torch import Tensor
 from semimetric.core.checks import check_not_negative, check_positive
 from semimetric.core.errors import InputError
 
-RANK_TOLERANCE = 1e-12
-"""Eigenvalues below this share of the largest are treated as zero."""
-
-CAP_SHARE = 0.9
-"""A weight is capped at this share of the largest one that keeps the problem bounded."""
+RANK_TOLERANCE = 1e-12  # eigenvalues below this share of the largest are treated as zero
+CAP_SHARE = 0.9  # a weight is capped at this share of the largest one that keeps the problem bounded
 
 
 def project_psd(matrix: Tensor) -> Tensor:
@@ -61,13 +58,9 @@ def logdet_proximal(prior: Tensor, form: Tensor, weight: float) -> tuple[Tensor,
     """Argmin over M of D_ld(M, ``prior``) + ``weight`` tr(M ``form``), and the weight that was used.
 
     D_ld is the LogDet divergence. For a positive definite prior M0 the gradient vanishes where M^-1 = M0^-1 + w T.
-    Written as
-
-        M = F (I + w F^T T F)^-1 F^T,  M0 = F F^T,
-
-    it also holds for singular priors: the divergence is finite only for matrices with the range of M0. ``form`` may be
-    indefinite. If mu = lambda_min(F^T T F) < 0, the objective has a minimum only for w < 1 / |mu|, and the weight is
-    capped at 0.9 of that.
+    Written as M = F (I + w F^T T F)^-1 F^T with M0 = F F^T, it also holds for singular priors: the divergence is finite
+    only for matrices with the range of M0. ``form`` may be indefinite. If mu = lambda_min(F^T T F) < 0, the objective
+    has a minimum only for w < 1 / |mu|, and the weight is capped at 0.9 of that.
     """
     check_not_negative(weight, "weight")
     values, vectors = _range(prior)

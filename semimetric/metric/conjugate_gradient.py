@@ -16,7 +16,7 @@ from torch import Tensor
 from semimetric.core.errors import InputError
 from semimetric.metric import rules
 from semimetric.metric.angular import AngularProblem, row_margins
-from semimetric.metric.geometry import Correction, Geometry, Stiefel, check_factor
+from semimetric.metric.geometry import Correction, Geometry, Stiefel, check_factor, identity_like
 from semimetric.metric.host_solver import minimize_on_host
 from semimetric.metric.rules import CGResult
 
@@ -72,20 +72,17 @@ def minimize_angular(
         Start, on the geometry up to rounding. Computation is in float64.
     anchor, positive, negative : (T, d) tensors
         Embeddings of the triplets, constant here. Only on a CPU are they checked to be finite.
-    alpha : float
-        Angle bound in degrees, in (0, 90).
+    alpha : float, angle bound in degrees, in (0, 90)
     geometry : Geometry, optional
         ``Stiefel()`` (the default) keeps L^T L = I. ``Euclidean()`` only bounds the norm of L.
-    max_iterations : int
-        Most line searches.
+    max_iterations : int, most line searches
     line_search : {"auto", "sequential", "parallel"}
         ``sequential`` tries steps one by one, on a CPU only. ``parallel`` tries all at once without synchronising a
         GPU. ``auto`` chooses by device. Both take the same steps.
 
     Returns
     -------
-    CGResult
-        Final point, cost, gradient norm, and the costs of all iterations.
+    CGResult with the final point, cost, gradient norm, and the costs of all iterations
 
     References
     ----------
@@ -141,10 +138,7 @@ def _minimize(problem: AngularProblem, geometry: Geometry, start: Tensor, max_it
 def _hestenes_stiefel(
     old_gradient: Tensor, gradient: Tensor, gradient_square: Tensor, carried: Tensor, moved: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Beta and the slope along the new direction, as in the CPU loop but without branches.
-
-    After a failed line search, or if the direction would not descend, beta is 0: a restart along -g.
-    """
+    """Beta, 0 after a failed line search or if the direction would not descend, and the slope; without branches."""
     along = _dot(gradient, carried)
     curvature = along - _dot(old_gradient, carried)
     ratio = ((gradient_square - _dot(gradient, old_gradient)) / curvature).clamp(min=0.0)
@@ -158,28 +152,19 @@ def _measure(projections: Tensor) -> Iterate:
     return Iterate(projections, margins, AngularProblem.cost(margins))
 
 
-def _try(line: Line, steps: Tensor) -> tuple[Iterate, Tensor, Tensor]:
-    """Evaluate the line at ``steps``, () or (S,): the iterates, C, and whether the cost decreased sufficiently."""
-    correction = line.correction(steps)
-    straight = torch.addcmul(line.start.projections, steps[..., None, None], line.velocity)
-    reached = _measure(straight @ correction)
-    enough = reached.cost <= torch.addcmul(line.start.cost, steps, line.slope, value=rules.SUFFICIENT_DECREASE)
-    return reached, correction, enough
-
-
 def _search(line: Line, trial: Tensor) -> Search:
     """Evaluate all trial steps at once and keep the first with sufficient decrease, or the last."""
     steps = trial * rules.CONTRACTION ** torch.arange(rules.TRIALS, dtype=trial.dtype, device=trial.device)
-    reached, corrections, enough = _try(line, steps)
+    corrections = line.correction(steps)
+    reached = _measure(torch.addcmul(line.start.projections, steps[:, None, None], line.velocity) @ corrections)
+    enough = reached.cost <= torch.addcmul(line.start.cost, steps, line.slope, value=rules.SUFFICIENT_DECREASE)
     chosen = (~enough).cumprod(0).sum().clamp(max=rules.TRIALS - 1)
-    *picked, correction, step = (
-        values.index_select(0, chosen[None]).squeeze(0) for values in (*reached, corrections, steps)
-    )
+    tried = (*reached, corrections, steps)
+    *picked, correction, step = (values.index_select(0, chosen[None]).squeeze(0) for values in tried)
     lower = (picked[-1] <= line.start.cost) & (step > 0)
     iterate = Iterate(*(torch.where(lower, new, old) for new, old in zip(picked, line.start, strict=True)))
     step = step.masked_fill(~lower, 0.0)
-    identity = torch.eye(correction.shape[0], dtype=correction.dtype, device=correction.device)
-    correction = torch.where(lower, correction, identity)
+    correction = torch.where(lower, correction, identity_like(correction))
     return Search(iterate, step, correction, torch.where(chosen == 1, step, 2 * step))
 
 

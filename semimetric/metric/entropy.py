@@ -23,14 +23,13 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from semimetric.metric.closed_forms import project_psd
+from semimetric.metric.geometry import identity_like
 
-ARMIJO = 1e-4
-"""Sufficient decrease of a step, as a share of its squared length over the step size."""
+ARMIJO = 1e-4  # sufficient decrease of a step, as a share of its squared length over the step size
 
 HALVINGS = 30
 
-INFLECTION = 1.5434046384182083
-"""Inflection point of the entropy: s tanh(s/2) = 1."""
+INFLECTION = 1.5434046384182083  # inflection point of the entropy: s tanh(s/2) = 1
 
 
 def binary_entropy(s: Tensor) -> Tensor:
@@ -102,9 +101,8 @@ class EntropyProblem:
         doubt, doubt_slope = self.unknown_terms(open_)
         values = torch.cat([softplus(-close), softplus(far), doubt])
         slopes = torch.cat([-torch.sigmoid(-close), torch.sigmoid(far), doubt_slope])
-        return Evaluation(
-            float((self.shares * values).sum() + self.trace_weight * matrix.trace()), self.shares * slopes
-        )
+        cost = float((self.shares * values).sum() + self.trace_weight * matrix.trace())
+        return Evaluation(cost, self.shares * slopes)
 
     def gradient(self, slopes: Tensor) -> Tensor:
         """The gradient without its trace term, from the slopes of an evaluation."""
@@ -154,8 +152,7 @@ def projected_gradient(
     """Minimise ``problem.cost`` over positive semi-definite matrices by proximal gradient steps from ``start``.
 
     The proximal map of the trace term subtracts t lambda from every eigenvalue and clips at 0. Step sizes are those of
-    Barzilai and Borwein, halved until the decrease is sufficient. ``tolerance`` is the relative change at which it
-    stops.
+    Barzilai and Borwein, halved until the decrease is sufficient. It stops at a relative change of ``tolerance``.
     """
     matrix, (cost, slopes) = start, problem.evaluate(start)
     gradient = problem.gradient(slopes)
@@ -195,7 +192,7 @@ def _lower(
     problem: EntropyProblem, matrix: Tensor, cost: float, gradient: Tensor, step: float
 ) -> tuple[Tensor, Evaluation, float] | None:
     """The first of the halved steps with sufficient decrease: point, evaluation and step size, or None."""
-    identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    identity = identity_like(matrix)
     for _ in range(HALVINGS):
         candidate = project_psd(matrix - step * gradient - step * problem.trace_weight * identity)
         reached = problem.evaluate(candidate)

@@ -19,8 +19,7 @@ from semimetric.metric.host_geometry import HostEuclidean, HostGeometry, HostSti
 MAX_DRIFT = 1e-3
 """Largest accepted deviation of L^T L from I in a start: well above the error of casting L to float32 and back."""
 
-ROUNDING = 1e-14
-"""Deviation of L^T L from I below which a start is used unchanged, as after a solve in float64."""
+ROUNDING = 1e-14  # deviation of L^T L from I below which a start is used unchanged, as after a solve in float64
 
 Correction = Callable[[Tensor], Tensor]
 """Maps steps t of shape () or (S,) to the matrices C(t), (l, l) or (S, l, l), of the retraction (L + tD) C(t)."""

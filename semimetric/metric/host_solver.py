@@ -95,18 +95,15 @@ class Line(NamedTuple):
         projections = correct(_ahead(self.start.projections, step, self.velocity))
         return Trial(straight, correct, self.objective.measure(projections))
 
-    def promised(self, step: float) -> float:
-        """Highest cost at ``step`` that is a sufficient decrease."""
-        return self.start.cost + rules.SUFFICIENT_DECREASE * step * self.slope
-
     def search(self, first_step: float) -> Search | None:
         """Halve the step until the decrease is sufficient; None if no step lowers the cost."""
-        step, evaluations = first_step, 1
-        trial = self.at(step)
-        while not trial.iterate.cost <= self.promised(step) and evaluations < rules.TRIALS:
-            step *= rules.CONTRACTION
-            evaluations += 1
+        step = first_step
+        for evaluations in range(1, rules.TRIALS + 1):
             trial = self.at(step)
+            sufficient = trial.iterate.cost <= self.start.cost + rules.SUFFICIENT_DECREASE * step * self.slope
+            if sufficient or evaluations == rules.TRIALS:
+                break
+            step *= rules.CONTRACTION
         if step > 0 and trial.iterate.cost <= self.start.cost:
             next_trial = step if evaluations == 2 else 2 * step
             return Search(trial.correct(trial.straight), trial.iterate, step, next_trial)
@@ -114,10 +111,7 @@ class Line(NamedTuple):
 
 
 def minimize_on_host(problem: AngularProblem, geometry: HostGeometry, start: Tensor, max_iterations: int) -> CGResult:
-    """Run conjugate gradients from ``start`` (d, l), a point of the geometry.
-
-    Overflow gives costs that are not finite, as on a GPU, and no warnings.
-    """
+    """Run conjugate gradients from ``start`` (d, l); overflow gives costs that are not finite, without warnings."""
     with np.errstate(all="ignore"):
         return _minimize(HostObjective(problem), geometry, np.array(start.numpy(), order="C"), max_iterations)
 
@@ -149,7 +143,8 @@ def _minimize(objective: HostObjective, geometry: HostGeometry, point: Array, ma
             square = dot(gradient, gradient)
         costs.append(now.cost)
 
-    return _result(point, costs, square)
+    numbers = (costs[-1], math.sqrt(square), len(costs) - 1, costs)
+    return CGResult(torch.from_numpy(point), *(torch.from_numpy(np.array(number)) for number in numbers))
 
 
 def _hestenes_stiefel(old_gradient: Array, gradient: Array, square: float, carried: Array) -> tuple[float, float]:
@@ -165,11 +160,6 @@ def _hestenes_stiefel(old_gradient: Array, gradient: Array, square: float, carri
     beta = max(0.0, (square - dot(gradient, old_gradient)) / curvature)
     slope = beta * along - square
     return (beta, slope) if slope < -rules.DESCENT_FLOOR * square else (0.0, -square)
-
-
-def _result(point: Array, costs: list[float], square: float) -> CGResult:
-    numbers = (costs[-1], math.sqrt(square), len(costs) - 1, costs)
-    return CGResult(torch.from_numpy(point), *(torch.from_numpy(np.array(number)) for number in numbers))
 
 
 def _ahead(start: Array, step: float, velocity: Array) -> Array:

@@ -29,28 +29,22 @@ from semimetric.mining import labelled_pairs, spread_pairs
 
 Indices = npt.NDArray[np.int64]
 
-MEAN_SQUARE = 2.0
-"""Mean squared distance of two examples after scaling, as if the covariance had trace 1."""
-
+MEAN_SQUARE = 2.0  # mean squared distance of two examples after scaling, as if the covariance had trace 1
 PERCENTILES = (5, 50, 95)
 """Percentiles of the squared distances: bound for similar pairs, median, bound for dissimilar pairs."""
 
-WIDENING = (0.9, 1.1)
-"""Bounds as multiples of the median, used if the percentiles coincide."""
-
+WIDENING = (0.9, 1.1)  # bounds as multiples of the median, used if the percentiles coincide
 BOUND_PAIRS = 20_000
 """Most pairs whose distances give the percentiles: all pairs up to 200 examples, an even sample beyond."""
 
-DUPLICATE = 1e-12
-"""Squared distance below which two examples count as duplicates, after scaling."""
+DUPLICATE = 1e-12  # squared distance below which two examples count as duplicates, after scaling
 
 
 @dataclass(frozen=True)
 class ITMLResult:
     """The metric ``matrix`` (d, d), float64 with trace d, and how it was found.
 
-    The bounds are on squared distances after scaling. If ``widened``, the percentiles coincided and the median was
-    used.
+    The bounds are on squared distances after scaling, multiples of the median if ``widened``.
     """
 
     matrix: Tensor
@@ -63,11 +57,7 @@ class ITMLResult:
 
 @dataclass(frozen=True)
 class PairBounds:
-    """Constraints on squared distances, in the order of the projections.
-
-    ``pairs`` (P, 2) are rows of the points. ``signs`` (P,) are 1 for an upper and -1 for a lower bound ``bounds`` (P,)
-    > 0.
-    """
+    """``bounds`` (P,) > 0 on squared distances of ``pairs`` (P, 2) of points, upper for ``signs`` 1, lower for -1."""
 
     pairs: Indices
     signs: Array
@@ -103,7 +93,11 @@ def information_theoretic_prior(
     the metric is still positive definite.
     """
     classes = check_labelled(features, classes)
-    _check_settings(slack, max_pairs, max_sweeps, tolerance)
+    if not slack > 0:
+        raise InputError(f"slack must be above 0 (it may be infinite), got {slack}.")
+    if max_pairs < 1 or max_sweeps < 1:
+        raise InputError(f"max_pairs and max_sweeps must be at least 1, got {max_pairs} and {max_sweeps}.")
+    check_not_negative(tolerance, "tolerance")
     points = _unit_spread(features.detach().to("cpu", torch.float64).numpy())
     similar_bound, dissimilar_bound, widened = _bounds(points)
     constraints = choose_pairs(classes.cpu(), max_pairs, similar_bound, dissimilar_bound)
@@ -174,8 +168,7 @@ class Projections:
 
             a = min(lambda, gamma/(gamma + 1) s (1/q - 1/xi)).
 
-        It subtracts a from lambda and adds s a/gamma to 1/xi and s a / (1 - s a q) (M v)(M v)^T to M. Duplicates are
-        skipped.
+        It takes a from lambda, adds s a/gamma to 1/xi and s a / (1 - s a q) (M v)(M v)^T to M, and skips duplicates.
         """
         space, duals, inverse_bounds = self._space, self._duals, self._inverse_bounds
         for p, ((i, j), sign) in enumerate(zip(self._pairs, self._signs, strict=True)):
@@ -236,14 +229,6 @@ class FeatureSpace:
         """M v."""
         image: Array = dsymv(1.0, self.matrix, self.points[i] - self.points[j])
         return image
-
-
-def _check_settings(slack: float, max_pairs: int, max_sweeps: int, tolerance: float) -> None:
-    if not slack > 0:
-        raise InputError(f"slack must be above 0 (it may be infinite), got {slack}.")
-    if max_pairs < 1 or max_sweeps < 1:
-        raise InputError(f"max_pairs and max_sweeps must be at least 1, got {max_pairs} and {max_sweeps}.")
-    check_not_negative(tolerance, "tolerance")
 
 
 def _unit_spread(points: Array) -> Array:

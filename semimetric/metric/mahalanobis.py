@@ -47,8 +47,7 @@ class Metric:
 
         Parameters
         ----------
-        d : int
-            Number of features.
+        d : int, number of features
         """
         return cls(torch.eye(d, dtype=torch.float64))
 
@@ -58,10 +57,8 @@ class Metric:
 
         Parameters
         ----------
-        d, l : int
-            Number of features and dimension of the subspace.
-        generator : torch.Generator
-            Source of random numbers.
+        d, l : int, number of features and dimension of the subspace
+        generator : torch.Generator, source of random numbers
         """
         return cls(random_orthonormal(d, l, generator))
 
@@ -71,10 +68,8 @@ class Metric:
 
         Parameters
         ----------
-        features : (N, d) tensor
-            One example per row.
-        n_components : int
-            Number of components.
+        features : (N, d) tensor, one example per row
+        n_components : int, number of components
         """
         points = exact_points(features, n_components)
         centred = points - points.mean(0)
@@ -89,10 +84,8 @@ class Metric:
         ----------
         matrix : (d, d) floating-point tensor
             M. Asymmetry and negative eigenvalues up to ``tolerance`` times the largest entry are treated as rounding.
-        n_components : int, optional
-            Number of largest eigenvalues to keep; all if None.
-        tolerance : float
-            Relative rounding error.
+        n_components : int, optional, number of largest eigenvalues to keep; all if None
+        tolerance : float, relative rounding error
         """
         d = matrix.shape[0] if matrix.ndim == 2 else 0
         kept = d if n_components is None else n_components
@@ -125,13 +118,11 @@ class Metric:
 
         Parameters
         ----------
-        features : (N, d) array
-            Gradients flow through a tensor.
+        features : (N, d) array; gradients flow through a tensor
 
         Returns
         -------
-        (N, l) tensor
-            Of the features' type.
+        (N, l) tensor of the features' type
         """
         points = _as_features(features)
         if points.shape[-1] != self.factor.shape[0]:
@@ -143,15 +134,12 @@ class Metric:
 
         Parameters
         ----------
-        a : (N, d) array
-            Features.
-        b : (K, d) array, optional
-            Other features; ``a`` if None.
+        a : (N, d) array of features
+        b : (K, d) array, optional, other features; ``a`` if None
 
         Returns
         -------
-        (N, K) tensor
-            Squared distance of each row of ``a`` to each row of ``b``.
+        (N, K) tensor, squared distance of each row of ``a`` to each row of ``b``
         """
         check_dense(len(a), len(a if b is None else b), "Measure in blocks of rows.")
         left = self.transform(a)
@@ -164,13 +152,11 @@ class Metric:
 
         Parameters
         ----------
-        a, b : (N, d) tensors
-            Features.
+        a, b : (N, d) tensors of features
 
         Returns
         -------
-        (N,) tensor
-            Squared distances.
+        (N,) tensor of squared distances
         """
         return self.transform(a - b).square().sum(-1)
 
@@ -179,8 +165,7 @@ class Metric:
 
         Parameters
         ----------
-        tolerance : float
-            Largest absolute entry of L^T L - I.
+        tolerance : float, largest absolute entry of L^T L - I
         """
         gram = self.factor.T @ self.factor
         gram.diagonal().sub_(1)
@@ -191,8 +176,7 @@ class Metric:
 
         Parameters
         ----------
-        device : torch.device or str
-            Target device.
+        device : torch.device or str, target device
         """
         return Metric(self.factor.to(device))
 
@@ -201,8 +185,7 @@ class Metric:
 
         Parameters
         ----------
-        path : Path or str
-            File to write.
+        path : Path or str, file to write
         """
         write_tensors(Path(path), {"factor": self.factor})
 
@@ -212,8 +195,7 @@ class Metric:
 
         Parameters
         ----------
-        path : Path or str
-            File to read.
+        path : Path or str, file to read
         """
         if not Path(path).is_file():
             raise InputError(f"{path} does not exist; give a file that save wrote.")

@@ -6,24 +6,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-TRIALS = 10
-"""Most cost evaluations of a line search."""
-
-CONTRACTION = 0.5
-"""Factor by which a step that is too long is reduced."""
-
-SUFFICIENT_DECREASE = 0.5
-"""Share of the decrease predicted by the slope that a step must achieve."""
-
-GRADIENT_TOLERANCE = 1e-6
-"""A run stops when the gradient norm is below this."""
-
-STEP_TOLERANCE = 1e-10
-"""A run stops after a step shorter than this."""
-
-CURVATURE_FLOOR = 1e-30
-"""A denominator of beta with a smaller absolute value counts as zero."""
-
+TRIALS = 10  # most cost evaluations of a line search
+CONTRACTION = 0.5  # factor by which a step that is too long is reduced
+SUFFICIENT_DECREASE = 0.5  # share of the decrease predicted by the slope that a step must achieve
+GRADIENT_TOLERANCE = 1e-6  # a run stops when the gradient norm is below this
+STEP_TOLERANCE = 1e-10  # a run stops after a step shorter than this
+CURVATURE_FLOOR = 1e-30  # a denominator of beta with a smaller absolute value counts as zero
 DESCENT_FLOOR = 1e-10
 """A direction that descends by less than this share of the descent of -g counts as uphill, because rounding decides its
 sign. With a single free parameter, for example, Hestenes-Stiefel directions are zero up to rounding."""

@@ -21,11 +21,8 @@ from semimetric.core.arrays import check_finite, check_labels
 from semimetric.core.errors import InputError
 from semimetric.graph.edges import group_by_node
 
-ROUNDING = 16
-"""Differences of at most this many units in the last place of the features count as zero."""
-
-PAIR_BLOCK = 4096
-"""Differences that ``weighted_scatter`` holds at a time."""
+ROUNDING = 16  # differences of at most this many units in the last place of the features count as zero
+PAIR_BLOCK = 4096  # differences that ``weighted_scatter`` holds at a time
 
 
 @dataclass(frozen=True)
@@ -41,8 +38,7 @@ class PairScatters:
 def pair_scatters(features: Tensor, classes: Tensor) -> PairScatters:
     """Scatter of the labelled pairs of ``features`` (n, d) with ``classes`` (n,), integers from 0 up.
 
-    Differentiable, in the features' type, in O(n d^2). A scatter is exactly 0 without pairs that differ beyond
-    rounding.
+    Differentiable, in the features' type, in O(n d^2). Without pairs that differ beyond rounding it is exactly 0.
     """
     classes = check_labelled(features, classes)
     n = len(features)
@@ -58,12 +54,8 @@ def pair_scatters(features: Tensor, classes: Tensor) -> PairScatters:
     similar = _gram(within, sizes) / max(1, similar_pairs)
     dissimilar = (_gram(within, n - sizes) + n * _gram(means, torch.ones_like(sizes))) / max(1, dissimilar_pairs)
     rounding = features.detach().square().sum(1).mean() * (ROUNDING * torch.finfo(features.dtype).eps) ** 2
-    return PairScatters(
-        torch.where(similar.trace() > rounding, similar, 0.0),
-        torch.where(dissimilar.trace() > rounding, dissimilar, 0.0),
-        similar_pairs,
-        dissimilar_pairs,
-    )
+    similar, dissimilar = (torch.where(kind.trace() > rounding, kind, 0.0) for kind in (similar, dissimilar))
+    return PairScatters(similar, dissimilar, similar_pairs, dissimilar_pairs)
 
 
 def pair_means(embeddings: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:

@@ -121,8 +121,7 @@ class Evaluation(NamedTuple):
 class SyntheticProblem:
     """J over points [S | L], (d, d + l), for centred corners (T, 3, d), in float64 on the device of the corners.
 
-    Valid points have ||S||_F = sqrt(d). ``gradient`` and ``project`` keep that norm to first order, ``walk`` restores
-    it.
+    Valid points have ||S||_F = sqrt(d); ``gradient`` and ``project`` keep it to first order, ``walk`` restores it.
     """
 
     def __init__(self, corners: Tensor, alpha: float, penalty: float) -> None:

@@ -10,8 +10,7 @@ from semimetric.core.errors import InputError
 from semimetric.metric.mahalanobis import Metric, exact_points
 from semimetric.metric.scatters import ROUNDING
 
-FLOOR = 1e-6
-"""Variances below this share of the largest are raised to it."""
+FLOOR = 1e-6  # variances below this share of the largest are raised to it
 
 
 def whitening(features: Tensor, n_components: int, floor: float = FLOOR) -> Metric:

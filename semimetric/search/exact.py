@@ -11,7 +11,7 @@ from torch import Tensor
 
 from semimetric.core.errors import RunError
 from semimetric.core.files import write_atomically
-from semimetric.search.hits import Hits, check_k, check_rows, joined
+from semimetric.search.hits import Hits, check_k, check_rows, joined, nearest_first
 from semimetric.search.index import Index, IndexBackend
 
 BLOCK_ENTRIES = 1 << 23
@@ -19,14 +19,7 @@ BLOCK_ENTRIES = 1 << 23
 
 
 class ExactIndex(Index):
-    """Compares each query with all vectors.
-
-    The vectors keep their device and precision. Distances are computed on that device, in float64.
-
-    Parameters
-    ----------
-    embeddings : (N, d) array
-    """
+    """Compares each query with all ``embeddings`` (N, d), on their device, in float64."""
 
     def __init__(self, embeddings: Any) -> None:
         self._stored = check_rows(embeddings, "embeddings")
@@ -37,20 +30,16 @@ class ExactIndex(Index):
         return len(self._stored)
 
     def search(self, queries: Any, k: int) -> Hits:
-        """Find the ``k`` nearest stored vectors of each query, or all if fewer are stored.
-
-        Hits at equal distances are sorted by row. Distances are computed from differences, so a copy of a query is at
-        exactly 0. The expanded square only preselects candidates.
-        """
+        """Find the ``k`` nearest stored vectors of each query; hits at equal distances are sorted by row."""
         asked = check_rows(queries, "queries", self.width).to(self._stored.device)
         k = min(check_k(k), len(self))
         size = max(1, min(len(self), BLOCK_ENTRIES // self.width))
         blocks = asked.split(max(1, BLOCK_ENTRIES // max(size, 2 * k)))
-        best: list[Hits | None] = [None] * len(blocks)
+        best = [Hits(block[:, :0].long(), block[:, :0].double()) for block in blocks]
         for start in range(0, len(self), size):
             part = _Part(self._stored[start : start + size], self._centre, start)
             best = [_merged(hits, part.search(block, k), k) for hits, block in zip(best, blocks, strict=True)]
-        return joined([hits for hits in best if hits is not None])
+        return joined(best)
 
 
 class _Part:
@@ -62,11 +51,7 @@ class _Part:
         self._squares = self._around.square().sum(1)
 
     def search(self, queries: Tensor, k: int) -> Hits:
-        """Hits of queries (B, d); fewer than ``k`` if the part is smaller.
-
-        |y|^2 - 2 xy selects every candidate that rounding could have moved past the k-th. Distances of differences
-        decide among them.
-        """
+        """Hits of queries (B, d); |y|^2 - 2 xy selects all that may be among the ``k`` nearest, differences decide."""
         queries, k = queries.double(), min(k, len(self._stored))
         asked = queries - self._centre
         rough = torch.addmm(self._squares[None, :], asked, self._around.T, alpha=-2.0)
@@ -81,27 +66,19 @@ class _Part:
         return joined([self._decided(some, candidates, k) for some, candidates in pieces])
 
     def _rounding(self, squares: Tensor) -> Tensor:
-        """Bound on the rounding error of two expanded squares of queries with these |x|^2.
-
-        Each is a sum of d + 2 terms below 2 (|x|^2 + |y|^2), and centring rounds each coordinate once.
-        """
+        """Bound on the error of two expanded squares of queries with these |x|^2, each a sum of d + 2 rounded terms."""
         return 8 * (self._stored.shape[1] + 8) * torch.finfo(torch.float64).eps * (squares + self._squares.max())
 
     def _decided(self, queries: Tensor, candidates: Tensor, k: int) -> Hits:
         """The ``k`` nearest of each query's candidates (B, c), by the distance of differences, then by row."""
-        rows = candidates.sort(dim=1).values
-        distances = (self._stored[rows] - queries[:, None, :]).square().sum(2).sqrt()
-        distances, order = distances.sort(dim=1, stable=True)
-        return Hits(rows.gather(1, order)[:, :k] + self._start, distances[:, :k])
+        distances = (self._stored[candidates] - queries[:, None, :]).square().sum(2).sqrt()
+        return nearest_first(distances, candidates + self._start, k)
 
 
-def _merged(earlier: Hits | None, later: Hits, k: int) -> Hits:
-    """The ``k`` nearest of both. ``earlier`` has the smaller rows, so it comes first at equal distances."""
-    if earlier is None:
-        return later
-    distances, order = torch.cat([earlier.distances, later.distances], dim=1).sort(dim=1, stable=True)
-    rows = torch.cat([earlier.rows, later.rows], dim=1).gather(1, order)
-    return Hits(rows[:, :k], distances[:, :k])
+def _merged(earlier: Hits, later: Hits, k: int) -> Hits:
+    """The ``k`` nearest of both."""
+    distances = torch.cat([earlier.distances, later.distances], dim=1)
+    return nearest_first(distances, torch.cat([earlier.rows, later.rows], dim=1), k)
 
 
 def _open(place: str, *_: object) -> ExactIndex:

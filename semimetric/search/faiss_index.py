@@ -11,24 +11,18 @@ from torch import Tensor
 
 from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError, RunError
+from semimetric.core.extras import import_extra
 from semimetric.core.files import check_output, write_atomically
 from semimetric.search.exact import BLOCK_ENTRIES
-from semimetric.search.extras import import_extra
 from semimetric.search.hits import Hits, check_k, joined, nearest_first, single_precision
-from semimetric.search.hnsw import HnswSettings
-from semimetric.search.index import Index, IndexBackend
+from semimetric.search.index import HnswSettings, Index, IndexBackend
 
-KINDS = ("flat", "hnsw")
 _MARK = b"semimetric faiss"
+_SEAL_BYTES = len(_MARK) + 32
 
 
 class FaissIndex(Index):
-    """Vectors (N, d) in single precision in a FAISS index; made by ``build`` or ``load``.
-
-    Parameters
-    ----------
-    index : faiss.IndexFlatL2 or faiss.IndexHNSWFlat
-    """
+    """Vectors (N, d) in single precision in a faiss.IndexFlatL2 or IndexHNSWFlat; made by ``build`` or ``load``."""
 
     def __init__(self, index: Any) -> None:
         self._index = index
@@ -36,20 +30,19 @@ class FaissIndex(Index):
 
     @classmethod
     def build(cls, embeddings: Any, kind: str = "flat", settings: HnswSettings | None = None) -> FaissIndex:
-        """Build an index.
+        """Build an index of ``embeddings`` (N, d).
 
+        "flat" compares each query with all vectors; "hnsw" searches a graph with these ``settings`` and may miss some.
         FAISS uses OMP_NUM_THREADS threads. The graph is reproducible only with one thread.
-
-        Parameters
-        ----------
-        embeddings : (N, d) array
-        kind : "flat" compares each query with all vectors; "hnsw" searches a graph and may miss some
-        settings : of the graph
         """
-        check_choice(kind, KINDS, "kind")
+        check_choice(kind, ("flat", "hnsw"), "kind")
         stored = single_precision(embeddings, "embeddings").numpy()
-        faiss = import_extra("faiss", "faiss")
-        index = faiss.IndexFlatL2(stored.shape[1]) if kind == "flat" else _graph(faiss, stored.shape[1], settings)
+        faiss, settings = _faiss(), settings or HnswSettings()
+        if kind == "flat":
+            index = faiss.IndexFlatL2(stored.shape[1])
+        else:
+            index = faiss.IndexHNSWFlat(stored.shape[1], settings.m)
+            index.hnsw.efConstruction, index.hnsw.efSearch = settings.ef_construction, settings.ef_search
         index.add(stored)
         return cls(index)
 
@@ -59,21 +52,19 @@ class FaissIndex(Index):
         path = Path(path)
         if not path.is_file():
             raise InputError(f"path names the file {path}, which is not there. Give the path of a saved index.")
-        faiss = import_extra("faiss", "faiss")
         _check_seal(path)
-        return cls(faiss.read_index(str(path)))
+        return cls(_faiss().read_index(str(path)))
 
     def save(self, path: Path | str) -> None:
         """Write the index to a file, replacing one that exists. FAISS itself can read it, too."""
         path = Path(path)
         check_output(path, overwrite=True, option="path")
-        faiss = import_extra("faiss", "faiss")
+        faiss = _faiss()
 
         def write(temporary: Path) -> None:
             faiss.write_index(self._index, str(temporary))
-            seal = _seal(temporary, temporary.stat().st_size)
             with temporary.open("ab") as file:
-                file.write(seal)
+                file.write(_seal(temporary, temporary.stat().st_size))
 
         try:
             write_atomically(path, write)
@@ -89,16 +80,11 @@ class FaissIndex(Index):
         return "hnsw" if hasattr(self._index, "hnsw") else "flat"
 
     def search(self, queries: Any, k: int) -> Hits:
-        """Find the ``k`` nearest stored vectors of each query, or all if fewer are stored.
-
-        FAISS finds them in single precision. Their distances and order are computed again in float64. Among vectors
-        at the distance of the k-th, FAISS chooses.
-        """
+        """Find the ``k`` nearest stored vectors of each query in single precision, then sort them in float64."""
         asked = single_precision(queries, "queries", self.width)
         k = min(check_k(k), len(self))
         few = max(1, BLOCK_ENTRIES // (k * asked.shape[1]))
-        pieces = [self._of_block(block, k) for block in asked.split(few)]
-        return joined(pieces)
+        return joined([self._of_block(block, k) for block in asked.split(few)])
 
     def _of_block(self, queries: Tensor, k: int) -> Hits:
         rows = self._index.search(queries.numpy(), k)[1]
@@ -110,19 +96,12 @@ class FaissIndex(Index):
         return nearest_first(distances, torch.from_numpy(rows))
 
 
-def _graph(faiss: Any, width: int, settings: HnswSettings | None) -> Any:
-    chosen = settings or HnswSettings()
-    index = faiss.IndexHNSWFlat(width, chosen.m)
-    index.hnsw.efConstruction = chosen.ef_construction
-    index.hnsw.efSearch = chosen.ef_search
-    return index
+def _faiss() -> Any:
+    return import_extra("faiss", "faiss", "this search")
 
 
 def _seal(path: Path, length: int) -> bytes:
-    """End of a saved file: a mark and the SHA-256 of the ``length`` bytes before it.
-
-    FAISS ignores what follows an index, and crashes on damaged links.
-    """
+    """End of a saved file, which FAISS ignores: a mark and the SHA-256 of the ``length`` bytes before it."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(min(length, 1 << 20)):
@@ -132,19 +111,16 @@ def _seal(path: Path, length: int) -> bytes:
 
 
 def _check_seal(path: Path) -> None:
-    size = len(_MARK) + hashlib.sha256().digest_size
-    length = path.stat().st_size - size
-    found = b""
-    if length > 0:
-        with path.open("rb") as file:
-            file.seek(length)
-            found = file.read(size)
-    if not found.startswith(_MARK):
-        raise RunError(
-            f"{path} is not an index that semimetric saved, or its end is missing. Build the index again and save it."
-        )
+    """Refuse a damaged or foreign file; FAISS would crash on damaged links."""
+    length = max(0, path.stat().st_size - _SEAL_BYTES)
+    with path.open("rb") as file:
+        file.seek(length)
+        found = file.read()
+    remedy = "Build the index again and save it."
+    if not (length and found.startswith(_MARK)):
+        raise RunError(f"{path} is not an index that semimetric saved, or its end is missing. {remedy}")
     if found != _seal(path, length):
-        raise RunError(f"{path} is damaged: its contents do not fit their checksum. Build the index again and save it.")
+        raise RunError(f"{path} is damaged: its contents do not fit their checksum. {remedy}")
 
 
 BACKEND = IndexBackend(

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from semimetric.core.arrays import as_tensor, check_finite
 from semimetric.core.errors import InputError
+from semimetric.search.index import check_whole
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,8 @@ class Hits:
 
     Attributes
     ----------
-    rows : (Q, k) int64 tensor
-        Row numbers of stored vectors, each at most once for a query.
-    distances : (Q, k) float64 tensor
-        Their Euclidean distances from the query.
+    rows : (Q, k) int64 tensor, row numbers of stored vectors, each at most once for a query
+    distances : (Q, k) float64 tensor, their Euclidean distances from the query
     """
 
     rows: Tensor
@@ -31,10 +29,7 @@ class Hits:
 
 
 def check_rows(value: Any, name: str, width: int | None = None) -> Tensor:
-    """Vectors as a finite floating-point (N, d) tensor with at least one row and one column.
-
-    Unlike training features, one row is enough and all rows may be equal.
-    """
+    """Vectors as a finite floating-point (N, d) tensor; unlike for features, one row is enough and all may be equal."""
     tensor = as_tensor(value, name)
     if tensor.ndim != 2 or tensor.shape[0] < 1 or tensor.shape[1] < 1:
         raise InputError(
@@ -60,17 +55,15 @@ def single_precision(value: Any, name: str, width: int | None = None) -> Tensor:
 
 
 def check_k(k: int) -> int:
-    """Number of hits: a whole number of at least 1."""
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise InputError(f"k must be a whole number of at least 1, got {k!r}.")
-    return int(k)
+    """Check the number of hits."""
+    return check_whole(k, "k")
 
 
-def nearest_first(distances: Tensor, rows: Tensor) -> Hits:
-    """Sort the hits of each query by distance, and by row at equal distances."""
+def nearest_first(distances: Tensor, rows: Tensor, k: int | None = None) -> Hits:
+    """Sort the hits of each query by distance, and by row at equal distances; keep the first ``k``."""
     rows, by_row = rows.sort(dim=1)
     distances, by_distance = distances.gather(1, by_row).sort(dim=1, stable=True)
-    return Hits(rows.gather(1, by_distance), distances)
+    return Hits(rows.gather(1, by_distance)[:, :k], distances[:, :k])
 
 
 def joined(pieces: Sequence[Hits]) -> Hits:

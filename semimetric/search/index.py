@@ -1,4 +1,4 @@
-"""The index protocol, the registry of search backends, and functions that open, build and search an index by its place.
+"""The index protocol, the registry of backends, and functions that open, build and search an index by its place.
 
 A place is a URL if it contains "://", and a path otherwise. Its scheme or its ending selects the backend.
 """
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+import numpy as np
+
 from semimetric.core.errors import InputError, RunError
 from semimetric.core.files import check_output
 from semimetric.core.registry import Registry
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
 
     from semimetric.search.hits import Hits
 
-ROUNDING = 1e-4
-"""Tolerance of squared distances in single precision, relative to the squared lengths."""
+ROUNDING = 1e-4  # tolerance of squared distances in single precision, relative to the squared lengths
 
 
 class Index(Protocol):
@@ -31,13 +32,7 @@ class Index(Protocol):
     def __len__(self) -> int: ...
 
     def search(self, queries: Any, k: int) -> Hits:
-        """Find the ``k`` nearest stored vectors of each query, or all if fewer are stored.
-
-        Parameters
-        ----------
-        queries : (Q, width) array
-        k : at least 1
-        """
+        """Find the ``k`` nearest stored vectors of each of the queries (Q, width), or all if fewer are stored."""
 
     def close(self) -> None:
         """Release files and connections."""
@@ -50,9 +45,31 @@ class Index(Protocol):
         self.close()
 
 
-def check_new_file(place: str, inputs: Iterable[Path], replace: bool, option: str, allow: str) -> None:
-    """Refuse a file that cannot be written, is an input, or exists and is not to be replaced."""
-    check_output(Path(place), inputs, replace, option, allow)
+def check_whole(value: int, name: str, least: int = 1) -> int:
+    """Check that a number is whole and at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    return int(value)
+
+
+@dataclass(frozen=True)
+class HnswSettings:
+    """Hierarchical navigable small world graph (Malkov, Yashunin, IEEE TPAMI 2020) of FAISS and Milvus.
+
+    Attributes
+    ----------
+    m : int, links per vector and layer, twice as many in the lowest layer; more raise recall and memory
+    ef_construction : int, candidates considered for the links of a new vector; more raise recall and build time
+    ef_search : int, candidates considered for a query, at least k; more raise recall and search time
+    """
+
+    m: int = 32
+    ef_construction: int = 100
+    ef_search: int = 256
+
+    def __post_init__(self) -> None:
+        for name, least in (("m", 2), ("ef_construction", 1), ("ef_search", 1)):
+            check_whole(getattr(self, name), name, least)
 
 
 @dataclass(frozen=True)
@@ -77,18 +94,17 @@ class IndexBackend:
     build: Callable[[str, Any, Sequence[str] | None, str, bool, Callable[[int, int], object] | None], None]
     suffixes: tuple[str, ...] = ()
     schemes: tuple[str, ...] = ()
-    check_new: Callable[[str, Iterable[Path], bool, str, str], None] = check_new_file
+    check_new: Callable[[str, Iterable[Path], bool, str, str], None] = lambda at, *how: check_output(Path(at), *how)
 
     def takes(self, place: str) -> bool:
-        """Whether a place is one of this backend."""
+        """Whether this backend has such places."""
         scheme, is_url, _ = place.partition("://")
         return scheme in self.schemes if is_url else place.endswith(self.suffixes)
 
 
 _HOMES = {"exact": "exact", "faiss": "faiss_index", "milvus": "milvus_index"}
-INDEXES: Registry[IndexBackend] = Registry(
-    "search backend", "semimetric.indexes", {name: f"semimetric.search.{home}:BACKEND" for name, home in _HOMES.items()}
-)
+_BUILT_IN = {name: f"semimetric.search.{home}:BACKEND" for name, home in _HOMES.items()}
+INDEXES: Registry[IndexBackend] = Registry("search backend", "semimetric.indexes", _BUILT_IN)
 
 
 def register_index(backend: IndexBackend) -> IndexBackend:
@@ -97,14 +113,7 @@ def register_index(backend: IndexBackend) -> IndexBackend:
 
 
 def check_place(place: Path | str, option: str = "place", existing: bool = False) -> IndexBackend:
-    """Return the backend of a place.
-
-    Parameters
-    ----------
-    place : path or URL
-    option : name of ``place`` in messages
-    existing : refuse a path that does not exist
-    """
+    """Return the backend of a path or URL, called ``option`` in messages; ``existing`` refuses a missing path."""
     place = str(place)
     backend = next((backend for backend in INDEXES.values() if backend.takes(place)), None)
     if backend is None:
@@ -161,16 +170,7 @@ def build_index(
 
 
 def search_run_index(place: str | None, stored: Tensor, queries: Tensor, k: int, collection: str) -> Hits:
-    """Search the embeddings of a run; an index that is incomplete or of another run is refused.
-
-    Parameters
-    ----------
-    place : path or URL of an index of the run; None searches ``stored`` exactly
-    stored : (N, d) embeddings of the run
-    queries : (Q, d) embeddings
-    k : number of hits of each query
-    collection : name of the collection in a database
-    """
+    """Search the embeddings ``stored`` (N, d) of a run, exactly if ``place`` is None; refuse one of another run."""
     if place is None:
         from semimetric.search.exact import ExactIndex
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,16 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semimetric.core.errors import InputError, RunError
-from semimetric.search.extras import import_extra
-from semimetric.search.hnsw import HnswSettings
+from semimetric.core.extras import import_extra
+from semimetric.search.index import HnswSettings
 from semimetric.search.milvus_lite_server import LiteServer
 
-MOST_HITS = 16_384
-"""Limit of Milvus on the hits of a query, and on the row numbers of an answer."""
+MOST_HITS = 16_384  # limit of Milvus on the hits of a query, and on the row numbers of an answer
 
 NAME_BYTES = 4096
 SCHEMES = ("http", "https", "tcp")
-_FIELDS = ("row", "embedding", "name", "run")
+FIELDS = ("row", "embedding", "name", "run")
 _CONNECT_SECONDS = 10.0
 
 
@@ -31,31 +30,27 @@ class MilvusCollection:
     """A connection to a collection for embeddings of one width; the parameters are those of ``MilvusIndex``."""
 
     def __init__(self, uri: str, name: str, width: int, token: str | None, settings: HnswSettings) -> None:
-        self.uri, self.name, self.width, self.settings = check_uri(uri), _checked_name(name), width, settings
-        self._milvus = import_extra("pymilvus", "milvus")
-        self._lite = LiteServer(Path(uri)) if self.uri.endswith(".db") else None
+        if not re.fullmatch(r"[A-Za-z_]\w{0,254}", name, flags=re.ASCII):
+            expected = "letters, digits and underscores, at most 255, not beginning with a digit"
+            raise InputError(f"name must be {expected}, got {name!r}.")
+        self.uri, self.name, self.width, self.settings = check_uri(uri), name, width, settings
+        self._milvus = import_extra("pymilvus", "milvus", "this search")
+        self._lite: LiteServer | None = None
         self._readable = self._closed = False
-        try:
-            self.client = self._connected(token or os.environ.get("MILVUS_TOKEN", ""))
-        except BaseException:
-            self._stop_lite()
-            raise
-
-    def _connected(self, token: str) -> Any:
-        with self.asked_to("connect"):
-            if self._lite is not None:
-                return self._milvus.MilvusClient(uri=self._lite.address)
-            return self._milvus.MilvusClient(uri=self.uri, token=token, timeout=_CONNECT_SECONDS)
+        server = {"uri": self.uri, "token": token or os.environ.get("MILVUS_TOKEN", ""), "timeout": _CONNECT_SECONDS}
+        with self.asked_to("connect"), ExitStack() as opened:
+            if uri.endswith(".db"):
+                self._lite = LiteServer(Path(uri))
+                opened.callback(self._lite.stop)
+                server = {"uri": self._lite.address}
+            self.client = self._milvus.MilvusClient(**server)
+            opened.callback(self.client.close)
+            self._opened = opened.pop_all()
 
     def close(self) -> None:
         """Disconnect, and stop Milvus Lite; a second call does nothing more."""
         self._closed = True
-        self.client.close()
-        self._stop_lite()
-
-    def _stop_lite(self) -> None:
-        if self._lite is not None:
-            self._lite.stop()
+        self._opened.close()
 
     @contextmanager
     def asked_to(self, what: str) -> Iterator[None]:
@@ -102,10 +97,7 @@ class MilvusCollection:
         self.client.release_collection(self.name)
 
     def read_in(self) -> None:
-        """Load the collection into Milvus; Milvus Lite builds its index files now.
-
-        Milvus Lite cannot read an index file that a killed process left incomplete, so the index is built again.
-        """
+        """Load the collection; Milvus Lite builds its index files now, again if a kill left them incomplete."""
         try:
             self.client.load_collection(self.name)
         except self._milvus.MilvusException:
@@ -119,36 +111,39 @@ class MilvusCollection:
     def missing(self, run: str, count: int) -> NDArray[np.int64]:
         """Numbers of the rows that are not stored exactly once.
 
-        Milvus Lite shows a row twice if it was killed between writing it to a file and removing it from its log.
-        Writing the row again leaves one.
+        Milvus Lite shows a row twice if it was killed after writing it to a file. Writing it again leaves one.
         """
         times = np.zeros(count, dtype=np.int64)
         for start in range(0, count if self.count() else 0, MOST_HITS):
             within = f"row >= {start} and row < {start + MOST_HITS}"
-            np.add.at(times, [found["row"] for found in self._rows(f'{within} and run == "{run}"')], 1)
+            np.add.at(times, [found["row"] for found in self._query(f'{within} and run == "{run}"', "row")], 1)
         return np.flatnonzero(times != 1)
+
+    def nearest(self, queries: NDArray[np.float32], k: int) -> Any:
+        """Hits of each query in the graph."""
+        options = {"metric_type": "L2", "params": {"ef": max(self.settings.ef_search, k)}}
+        found = {"limit": k, "output_fields": ["row"], "search_params": options, "consistency_level": "Strong"}
+        return self.client.search(self.name, data=list(queries), anns_field="embedding", **found)
 
     def count(self) -> int:
         """Number of stored rows."""
-        counted = self.client.query(self.name, filter="", output_fields=["count(*)"], consistency_level="Strong")
-        return int(counted[0]["count(*)"])
+        return int(self._query("", "count(*)")[0]["count(*)"])
 
-    def _rows(self, condition: str, **limit: int) -> Any:
-        return self.client.query(
-            self.name, filter=condition, output_fields=["row"], consistency_level="Strong", **limit
-        )
+    def _query(self, condition: str, field: str, **limit: int) -> Any:
+        fields = [field]
+        return self.client.query(self.name, filter=condition, output_fields=fields, consistency_level="Strong", **limit)
 
     def _holds_another(self, run: str) -> bool:
         if self._stored_width() != self.width:
             return True
         self._open()
-        return bool(self._rows(f'run != "{run}"', limit=1))
+        return bool(self._query(f'run != "{run}"', "row", limit=1))
 
     def _stored_width(self) -> int:
         """Width of the stored embeddings; a collection with other fields is refused."""
         fields = self.client.describe_collection(self.name)["fields"]
         widths = {field["name"]: field["params"].get("dim") for field in fields}
-        if set(widths) != set(_FIELDS):
+        if set(widths) != set(FIELDS):
             raise InputError(
                 f"name {self.name!r} is a collection at {self.uri} with the fields {', '.join(sorted(widths))}, which "
                 "semimetric did not make. Name another collection."
@@ -188,16 +183,6 @@ def check_uri(uri: str) -> str:
         raise InputError("uri must not hold a user or password. Put user:password, or a token, into MILVUS_TOKEN.")
     served, on_disk = parts.scheme in SCHEMES, uri.endswith(".db")
     if served == on_disk or ("://" in uri and not served):
-        raise InputError(
-            "uri must be a path that ends in .db, for Milvus Lite, or begin with http://, https:// or tcp://, "
-            f"got {uri!r}."
-        )
+        expected = "be a path that ends in .db, for Milvus Lite, or begin with http://, https:// or tcp://"
+        raise InputError(f"uri must {expected}, got {uri!r}.")
     return uri
-
-
-def _checked_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_]\w{0,254}", name, flags=re.ASCII):
-        raise InputError(
-            f"name must be letters, digits and underscores, at most 255, not beginning with a digit, got {name!r}."
-        )
-    return name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,14 @@ from torch import Tensor
 from semimetric.core.errors import InputError, RunError
 from semimetric.search.exact import ExactIndex
 from semimetric.search.hits import Hits, check_k, joined, nearest_first, single_precision
-from semimetric.search.hnsw import HnswSettings
-from semimetric.search.index import Index, IndexBackend
-from semimetric.search.milvus_collection import MOST_HITS, NAME_BYTES, SCHEMES, MilvusCollection, check_uri
+from semimetric.search.index import HnswSettings, Index, IndexBackend, check_whole
+from semimetric.search.milvus_collection import FIELDS, MOST_HITS, NAME_BYTES, SCHEMES, MilvusCollection, check_uri
 from semimetric.search.milvus_lite_server import check_folder
 
 QUERIES_AT_ONCE = 32
 """Milvus Lite compares all queries of a call with all vectors that are not indexed yet, in one array."""
 
-ROWS_AT_ONCE = 1000
-"""Vectors sent or read in one message; Milvus limits a message to 64 MiB."""
+ROWS_AT_ONCE = 1000  # vectors sent or read in one message; Milvus limits a message to 64 MiB
 
 
 class MilvusIndex(Index):
@@ -36,14 +34,10 @@ class MilvusIndex(Index):
 
     Parameters
     ----------
-    uri : str or Path
-        A path that ends in .db opens Milvus Lite on that folder and creates it if needed; http://, https:// and
-        tcp:// name a server.
+    uri : folder ending in .db for Milvus Lite, created if needed, or http://, https:// or tcp:// URL of a server
     name : of the collection
     width : of the embeddings
-    token : str, optional
-        Token of the server, by default the environment variable MILVUS_TOKEN. It is passed to the Milvus client and
-        stored nowhere else.
+    token : of the server, by default the environment variable MILVUS_TOKEN; only passed to the Milvus client
     settings : of the graph, for a new collection
     """
 
@@ -70,22 +64,13 @@ class MilvusIndex(Index):
         progress: Callable[[int, int], object] | None = None,
         replace: bool = False,
     ) -> None:
-        """Store each embedding once; rows that are stored already are kept.
+        """Store each embedding once; after a kill or a failure, the same call continues.
 
-        After a kill or a failure, the same call continues.
-
-        Parameters
-        ----------
-        embeddings : (N, width) array
-        names : content of the field ``name``; row numbers unless given
-        batch_size : rows sent in one message
-        progress : called with the number of stored rows and N
-        replace : drop the embeddings of another run, which are refused otherwise
+        Each message has ``batch_size`` rows; the other parameters are those of ``build_index``.
         """
         stored = single_precision(embeddings, "embeddings", self.width).numpy()
         names = _checked_names(names, len(stored))
-        if batch_size < 1:
-            raise InputError(f"batch_size must be a whole number of at least 1, got {batch_size}.")
+        check_whole(batch_size, "batch_size")
         run, collection = _fingerprint(stored, names), self._collection
         with collection.asked_to("load embeddings"):
             collection.make_room(run, replace)
@@ -94,10 +79,8 @@ class MilvusIndex(Index):
                 collection.release()
                 for start in range(0, len(missing), batch_size):
                     rows = missing[start : start + batch_size]
-                    records = [
-                        {"row": row, "embedding": stored[row], "name": names[row], "run": run} for row in rows.tolist()
-                    ]
-                    collection.client.upsert(self.name, records)
+                    values = ((row, stored[row], names[row], run) for row in rows.tolist())
+                    collection.client.upsert(self.name, [dict(zip(FIELDS, value, strict=True)) for value in values])
                     if progress is not None:
                         progress(len(stored) - len(missing) + start + len(rows), len(stored))
                 collection.client.flush(self.name)
@@ -109,22 +92,17 @@ class MilvusIndex(Index):
                 )
 
     def search(self, queries: Any, k: int) -> Hits:
-        """Find the ``k`` nearest stored vectors of each query, or all if fewer are stored; ``k`` is at most 16384.
-
-        Milvus searches a graph and may miss some. Distances have single precision.
-        """
+        """Find the ``k`` <= 16384 nearest stored vectors of each query; some may be missed. Distances are float32."""
         asked = single_precision(queries, "queries", self.width)
         if check_k(k) > MOST_HITS:
-            raise InputError(
-                f"k must be at most {MOST_HITS} in Milvus, got {k}. Use ExactIndex or FaissIndex for more."
-            )
+            hint = "Use ExactIndex or FaissIndex for more."
+            raise InputError(f"k must be at most {MOST_HITS} in Milvus, got {k}. {hint}")
         with self._collection.asked_to("search"):
             self._collection.find()
-            pieces = [self._of_block(block, k) for block in asked.split(QUERIES_AT_ONCE)]
-        return joined(pieces)
+            return joined([self._of_block(block, k) for block in asked.split(QUERIES_AT_ONCE)])
 
     def _of_block(self, queries: Tensor, k: int) -> Hits:
-        found = self._ask(queries, k)
+        found = self._collection.nearest(queries.numpy(), k)
         if min(map(len, found)) < k:
             k = min(k, self._collection.count())
         if min(map(len, found)) < k:  # the graph may be disconnected: with many copies, or if k is near N
@@ -135,24 +113,12 @@ class MilvusIndex(Index):
 
     def _exactly(self, queries: Tensor, k: int) -> Hits:
         """Hits among all vectors, read from Milvus."""
-        pages = self._collection.client.query_iterator(
-            self.name, batch_size=ROWS_AT_ONCE, output_fields=["row", "embedding"], consistency_level="Strong"
-        )
+        what = {"output_fields": ["row", "embedding"], "consistency_level": "Strong"}
+        pages = self._collection.client.query_iterator(self.name, batch_size=ROWS_AT_ONCE, **what)
         stored = list(itertools.chain.from_iterable(iter(pages.next, [])))
         pages.close()
         hits = ExactIndex([found["embedding"] for found in stored]).search(queries, k)
         return nearest_first(hits.distances, torch.tensor([found["row"] for found in stored])[hits.rows])
-
-    def _ask(self, queries: Tensor, k: int) -> Any:
-        return self._collection.client.search(
-            self.name,
-            data=list(queries.numpy()),
-            anns_field="embedding",
-            limit=k,
-            output_fields=["row"],
-            search_params={"metric_type": "L2", "params": {"ef": max(self._collection.settings.ef_search, k)}},
-            consistency_level="Strong",
-        )
 
 
 def _checked_names(names: Sequence[str] | None, count: int) -> list[str]:
@@ -180,7 +146,7 @@ def _build(place: str, embeddings: Any, names: Any, collection: str, replace: bo
         index.load(stored, names, progress=progress, replace=replace)
 
 
-def _check_new(place: str, inputs: Iterable[Path], replace: bool, option: str, allow: str) -> None:
+def _check_new(place: str, inputs: object, replace: bool, option: str, allow: str) -> None:
     """Collections of the place are checked by ``load``: that of the same run is continued."""
     if "://" not in check_uri(place):
         check_folder(Path(place), option)

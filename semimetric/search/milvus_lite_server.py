@@ -7,20 +7,18 @@ import shutil
 from pathlib import Path
 
 from semimetric.core.errors import InputError, RunError
-from semimetric.search.extras import import_extra
+from semimetric.core.extras import import_extra
 
 
 class LiteServer:
-    """Milvus Lite on one folder, for one user at a time.
-
-    ``MilvusClient`` would start it, but never stop it: the folder would stay locked until the process ends.
-    """
+    """Milvus Lite on one folder, for one user at a time; ``MilvusClient`` would start but never stop it."""
 
     def __init__(self, folder: Path) -> None:
         check_folder(folder, "uri")
         self._folder = folder
-        self._manager = import_extra("milvus_lite.server_manager", "milvus").ServerManager()
-        _keep_quiet()
+        self._manager = import_extra("milvus_lite.server_manager", "milvus", "this search").ServerManager()
+        if not (logger := logging.getLogger("milvus_lite")).handlers:
+            logger.addHandler(logging.NullHandler())  # or it prints tracebacks of errors that are reported here
         address = self._manager.start_and_get_uri(str(folder))
         if address is None:
             raise RunError(
@@ -34,10 +32,7 @@ class LiteServer:
         self._manager.release_server(str(self._folder))
 
     def clear_half_made(self, name: str) -> None:
-        """Remove a collection without a schema: Milvus Lite can neither read, nor create, nor drop it.
-
-        A process that is killed while it creates or drops a collection leaves one.
-        """
+        """Remove a collection without schema, left by a killed process: Milvus Lite can neither create nor drop it."""
         collection = self._folder / "collections" / name
         if collection.is_dir() and not (collection / "schema.json").exists():
             shutil.rmtree(collection)
@@ -46,18 +41,10 @@ class LiteServer:
 def check_folder(folder: Path, option: str) -> None:
     """Refuse a folder that Milvus Lite cannot create, or that holds files of another program."""
     if not folder.parent.is_dir():
-        raise InputError(
-            f"{option} {str(folder)!r} cannot be opened: there is no folder {str(folder.parent)!r}. Make it."
-        )
+        missing = str(folder.parent)
+        raise InputError(f"{option} {str(folder)!r} cannot be opened: there is no folder {missing!r}. Make it.")
     if folder.is_file():
         raise InputError(f"{option} {str(folder)!r} is a file, and Milvus Lite needs a folder. Name another one.")
     made_by_lite = (folder / "LOCK").is_file() and (folder / "collections").is_dir()
     if not made_by_lite and any(path.is_file() for path in folder.rglob("*")):
         raise InputError(f"{option} {str(folder)!r} holds files that are not of Milvus Lite. Name another folder.")
-
-
-def _keep_quiet() -> None:
-    """Stop Milvus Lite from printing tracebacks of errors that are reported here; handlers of the program stay."""
-    logger = logging.getLogger("milvus_lite")
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())

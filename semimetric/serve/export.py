@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib
 import json
 import logging
 import warnings
@@ -21,22 +20,20 @@ import semimetric
 from semimetric.core.arrays import as_tensor, check_finite
 from semimetric.core.checks import check_not_negative
 from semimetric.core.errors import InputError, RunError
-from semimetric.core.files import write_atomically
+from semimetric.core.extras import import_extra
+from semimetric.core.files import check_output, write_atomically
 from semimetric.data import Preprocess, apply_in_chunks, build_preprocess
 from semimetric.encoders import RMAC, encode, features_of, output_width
 from semimetric.metric import Metric
 from semimetric.model.folder import LoadedRun
 from semimetric.serve.embed import new_examples
 
-OPSET = 18
-"""Version of ONNX's operators: the first that averages where it makes images smaller, as R-MAC does."""
-
+OPSET = 18  # version of ONNX's operators: the first that averages where it makes images smaller, as R-MAC does
 LARGEST_FILE = 2**31 - 2**20
 """Bytes of weights that fit into one file: ONNX is a protocol buffer, and those end at 2 GiB."""
 
 
-EXAMPLES = 16
-"""Of a run, that an export is checked on."""
+EXAMPLES = 16  # of a run, that an export is checked on
 
 
 class Embedder(nn.Module):
@@ -81,8 +78,7 @@ def export_onnx(
     example_inputs : array-like (n, ...)
         Raw inputs, real ones, of the shape that the graph will take. It takes uint8 where these are uint8 and float32
         where they are any other numbers; what is lost by rounding them to float32 counts as a difference.
-    tolerance : float
-        Largest difference in any entry of the embedding, as a share of its largest entry.
+    tolerance : float, largest difference in any entry of the embedding, as a share of its largest entry
 
     Returns
     -------
@@ -91,10 +87,11 @@ def export_onnx(
         ``opset``, and ``bytes`` of the file.
     """
     path = Path(path)
-    onnx, runtime = _packages()
+    needed = ("onnx", "onnxruntime", "onnxscript")  # torch needs the last one, and would say so less clearly
+    onnx, runtime, _ = (import_extra(name, "onnx", "an export to ONNX") for name in needed)
     check_not_negative(tolerance, "tolerance")
     inputs = _check_inputs(example_inputs)
-    _check_folder(path)
+    check_output(path, overwrite=True, option="path")
     preprocess, encoder = copy.deepcopy(preprocess).cpu().eval(), copy.deepcopy(encoder)
     encoder = None if encoder is None else encoder.cpu().eval()
     metric = metric.to("cpu")
@@ -112,21 +109,8 @@ def export_onnx(
         write_atomically(path, write)
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error}. Make room, or choose another path.") from error
-    return {"examples": len(inputs)} | checked | {"opset": _opset(graph), "bytes": path.stat().st_size}
-
-
-def _packages() -> tuple[ModuleType, ModuleType]:
-    """The modules onnx and onnxruntime; torch needs onnxscript, too, and would say so less clearly."""
-    found = {}
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        try:
-            found[name] = importlib.import_module(name)
-        except ImportError as error:
-            raise InputError(
-                f"an export to ONNX needs the package {name}, which cannot be imported here ({error}). "
-                "Install it with: pip install 'semimetric[onnx]'."
-            ) from error
-    return found["onnx"], found["onnxruntime"]
+    opset = next(int(entry.version) for entry in graph.opset_import if entry.domain == "")
+    return {"examples": len(inputs)} | checked | {"opset": opset, "bytes": path.stat().st_size}
 
 
 def _check_inputs(example_inputs: Any) -> Tensor:
@@ -138,13 +122,6 @@ def _check_inputs(example_inputs: Any) -> Tensor:
         )
     check_finite(inputs, "example_inputs")
     return inputs
-
-
-def _check_folder(path: Path) -> None:
-    if path.is_dir():
-        raise InputError(f"path {str(path)!r} is a folder. Name a file in it, such as {str(path / 'model.onnx')!r}.")
-    if not path.parent.is_dir():
-        raise InputError(f"path {str(path)!r} cannot be written: there is no folder {str(path.parent)!r}. Make it.")
 
 
 def _library_embeddings(preprocess: Preprocess, encoder: nn.Module | None, metric: Metric, inputs: Tensor) -> Tensor:
@@ -167,9 +144,8 @@ def _graph(onnx: ModuleType, model: Embedder, fed: Tensor) -> Any:
     _keep_batches_whole(model)
     with torch.no_grad(), _refusing("torch cannot turn it into a graph"), _quiet():
         # of two examples: a batch of one would be taken for a constant
-        program = torch.export.export(
-            model, (_rows(fed, 2),), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=False
-        )
+        shapes = ({0: torch.export.Dim("batch")},)
+        program = torch.export.export(model, (_rows(fed, 2),), dynamic_shapes=shapes, strict=False)
         exported: Any = torch.onnx.export(
             program,
             dynamo=True,
@@ -248,10 +224,6 @@ def _describe(onnx: ModuleType, graph: Any, model: Embedder, fed: Tensor) -> Non
     onnx.helper.set_model_props(graph, notes)
 
 
-def _opset(graph: Any) -> int:
-    return next(int(entry.version) for entry in graph.opset_import if entry.domain == "")
-
-
 def _rows(inputs: Tensor, count: int) -> Tensor:
     """The first ``count`` inputs, from the beginning again where there are not as many."""
     return inputs[torch.arange(count) % len(inputs)]
@@ -263,7 +235,9 @@ def _compare(runtime: ModuleType, file: Path, fed: Tensor, expected: Tensor, tol
     scale = float(expected.abs().max()) or 1.0
     largest = 0.0
     with _refusing("onnxruntime cannot run its graph"):
-        session = _session(runtime, file)
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
+        session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         found = {size: session.run(["embeddings"], {"inputs": _rows(fed, size).numpy()})[0] for size in batches}
     for size, rows in found.items():
         difference = float((torch.from_numpy(rows) - _rows(expected, size)).abs().max()) / scale
@@ -275,14 +249,6 @@ def _compare(runtime: ModuleType, file: Path, fed: Tensor, expected: Tensor, tol
             )
         largest = max(largest, difference)
     return {"batches": batches, "largest_difference": largest}
-
-
-def _session(runtime: ModuleType, file: Path) -> Any:
-    """An onnxruntime session on the CPU with as many threads as torch has, silent but for errors."""
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3
-    return runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
 
 
 class WithBackbone(nn.Module):

@@ -28,14 +28,9 @@ from semimetric.core.errors import InputError
 CANDIDATES = 2000
 """Largest number of candidates (at least ten per suggestion); of more unlabelled examples a sample is drawn."""
 
-LEAST_UNCERTAINTY = 1e-6
-"""Lower bound of u, so distance still ranks certain examples."""
-
-AT_ONCE = 32
-"""Candidates whose gains are updated together."""
-
-BLOCK_ENTRIES = 1 << 25
-"""Entries of a block of distances: 256 MiB."""
+LEAST_UNCERTAINTY = 1e-6  # lower bound of u, so distance still ranks certain examples
+AT_ONCE = 32  # candidates whose gains are updated together
+BLOCK_ENTRIES = 1 << 25  # entries of a block of distances: 256 MiB
 
 
 class Suggestions(NamedTuple):
@@ -88,7 +83,12 @@ def suggest(embeddings: Any, labels: Any, shares: Any, confidence: Any, count: i
     known = check_labels(labels, len(points)).to(points.device) >= 0
     shares = _check_chances(shares, "shares", points, 2)
     confidence = _check_chances(confidence, "confidence", points, 1)
-    _check_count(count, int((~known).sum()))
+    unlabelled = int((~known).sum())
+    if not 1 <= count <= unlabelled:
+        raise InputError(
+            f"count must be at least 1 and at most the number of unlabelled examples ({unlabelled}), got {count}. "
+            "Ask for fewer suggestions, or add unlabelled examples."
+        )
     uncertainty = (1.0 - torch.minimum(confidence, _margins(shares))).clamp_min(LEAST_UNCERTAINTY)
     pool = Pool(points - points.mean(0), uncertainty)
     nearest = _to_labels(pool.points, known)
@@ -198,11 +198,3 @@ def _check_chances(values: Any, name: str, points: Tensor, dimensions: int) -> T
     if outside:
         raise InputError(f"{name} must lie between 0 and 1, and {int(outside)} entries do not. Pass probabilities.")
     return tensor
-
-
-def _check_count(count: int, unlabelled: int) -> None:
-    if not 1 <= count <= unlabelled:
-        raise InputError(
-            f"count must be at least 1 and at most the number of unlabelled examples ({unlabelled}), got {count}. "
-            "Ask for fewer suggestions, or add unlabelled examples."
-        )

@@ -19,8 +19,7 @@ class RunningAverage:
     """EMA of all floating-point state of ``modules``, and of the parameters alone of ``parameters_only``.
 
     Buffers of the latter, such as a memory bank or the result of a metric step, are not weights. The modules hold the
-    averages and ``others`` holds the trained weights. ``swap`` exchanges them in place, as a captured CUDA graph
-    requires.
+    averages and ``others`` the trained weights. ``swap`` exchanges them in place, as a CUDA graph requires.
     """
 
     def __init__(self, modules: list[nn.Module], keep: float, parameters_only: Sequence[nn.Module] = ()) -> None:

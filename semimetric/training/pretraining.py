@@ -45,12 +45,8 @@ def _pretrain(
     nn.init.normal_(head.weight, std=0.01, generator=generator)
     nn.init.zeros_(head.bias)
     head.to(device)
-    optimizer = torch.optim.SGD(
-        [*encoder.parameters(), *head.parameters()],
-        lr=settings.pretrain_lr,
-        momentum=0.9,
-        weight_decay=settings.pretrain_weight_decay,
-    )
+    parameters, decay = [*encoder.parameters(), *head.parameters()], settings.pretrain_weight_decay
+    optimizer = torch.optim.SGD(parameters, lr=settings.pretrain_lr, momentum=0.9, weight_decay=decay)
     batches = -(-len(inputs) // settings.pretrain_batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.pretrain_epochs * batches)
     encoder.train()

@@ -12,6 +12,8 @@ result.json             final results
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +82,8 @@ class Run:
 
     def write(self, name: str, value: object) -> None:
         """Write a JSON file of the run."""
-        self._guard(name, lambda: write_json(self.path / name, value))
+        with self._guarded(name):
+            write_json(self.path / name, value)
 
     def read(self, name: str) -> Any | None:
         """Read a JSON file of the run; None if it does not exist."""
@@ -88,7 +91,8 @@ class Run:
 
     def write_tensors(self, name: str, tensors: dict[str, Tensor], state: object = None) -> None:
         """Write a tensor file of the run; on failure the previous file is kept and an error is raised."""
-        self._guard(name, lambda: write_tensors(self.path / name, tensors, state))
+        with self._guarded(name):
+            write_tensors(self.path / name, tensors, state)
 
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], Any]:
         """Read a tensor file of the run."""
@@ -102,12 +106,8 @@ class Run:
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line to ``metrics.jsonl``."""
-
-        def append() -> None:
-            with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-
-        self._guard("metrics.jsonl", append)
+        with self._guarded("metrics.jsonl"), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
 
     def history(self) -> list[dict[str, Any]]:
         """Records of ``metrics.jsonl``, without a last line that a crash truncated."""
@@ -127,7 +127,8 @@ class Run:
     def forget_after(self, epoch: int) -> None:
         """Delete log lines later than ``epoch``; they will be written again."""
         kept = [json.dumps(record) + "\n" for record in self.history() if record.get("epoch", epoch + 1) <= epoch]
-        self._guard("metrics.jsonl", lambda: write_text(self.path / "metrics.jsonl", "".join(kept)))
+        with self._guarded("metrics.jsonl"):
+            write_text(self.path / "metrics.jsonl", "".join(kept))
 
     def _check_whole(self) -> None:
         """Refuse to resume a run with missing files, because its result would be unreliable.
@@ -144,9 +145,10 @@ class Run:
                 "Start again with another --out."
             )
 
-    def _guard(self, name: str, action: Any) -> None:
+    @contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
         try:
-            action()
+            yield
         except OSError as error:
             raise RunError(
                 f"{self.path / name} cannot be written: {error}. What was saved before is untouched; "

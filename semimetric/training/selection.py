@@ -9,12 +9,10 @@ from semimetric.core.errors import InputError
 from semimetric.evaluation import evaluate
 from semimetric.graph import nearest_neighbors
 
-Score = tuple[float, ...]
-"""Compared lexicographically; higher is better."""
+Score = tuple[float, ...]  # compared lexicographically; higher is better
 
 
-MAX_RANK = 100
-"""Most neighbours for R-precision, which bounds its memory."""
+MAX_RANK = 100  # most neighbours for R-precision, which bounds its memory
 
 
 def validation_score(embeddings: Tensor, labels: Tensor) -> tuple[Score, dict[str, float]]:

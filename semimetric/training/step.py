@@ -22,10 +22,7 @@ from semimetric.metric import GraphedFunction, Metric
 from semimetric.training.average import RunningAverage
 from semimetric.training.optimizer import create_state
 
-MOST_BATCHES = 16
-MOST_VIEWS = 4
-VIEW_BYTES = 1 << 30
-"""Limits for the views made at once: batches, views of an example, and bytes."""
+MOST_BATCHES, MOST_VIEWS, VIEW_BYTES = 16, 4, 1 << 30  # limits of what is made at once: batches, views each, bytes
 
 
 @dataclass(eq=False)

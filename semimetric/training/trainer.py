@@ -38,8 +38,7 @@ from semimetric.training.settings import TrainingSettings
 from semimetric.training.step import TrainingStep, batched, check_not_diverged
 from semimetric.training.watch import SINGLE_POINT, Watch
 
-PROBE_SIZE = 2000
-"""Examples on which the spread of the embedding is measured."""
+PROBE_SIZE = 2000  # examples on which the spread of the embedding is measured
 
 
 class Trainer:
@@ -49,20 +48,14 @@ class Trainer:
     ----------
     encoder : torch.nn.Module
         Network that returns (N, d). It is trained in place.
-    method : Method
-        Learning method, from ``build_method``.
-    data : TrainingData
-        Examples and labels.
-    settings : TrainingSettings
-        Settings of the training loop.
-    seed : int
-        Seed of all random numbers.
-    device : torch.device or str
-        Device to train on.
+    method : Method, learning method, from ``build_method``
+    data : TrainingData, examples and labels
+    settings : TrainingSettings, settings of the training loop
+    seed : int, seed of all random numbers
+    device : torch.device or str, device to train on
     run : Run, optional
         Run folder. Checkpoints are written there, and training resumes from an existing one.
-    progress : Progress, optional
-        Receiver of progress events; by default only warnings are issued.
+    progress : Progress, optional, receiver of progress events; by default only warnings are issued
     """
 
     def __init__(
@@ -99,17 +92,15 @@ class Trainer:
         self.step = self._build_step()
         self.held_back = self._hold_back()
         check_selectable(settings.selection, data.labels[self.learned_rows().cpu()], data.validation_inputs is not None)
-        self.schedule = PartitionSchedule(
-            data.unlabelled, settings.partition_size, settings.epochs_per_partition, self.generator
-        )
+        sizes = (settings.partition_size, settings.epochs_per_partition)
+        self.schedule = PartitionSchedule(data.unlabelled, *sizes, self.generator)
         method.check_working_set(len(data.labelled), self.schedule.smallest())
         if self._spread().mean_distance < SINGLE_POINT:
             raise InputError(
                 "the encoder gives all examples the same embedding before any training. Check its initialisation, and "
                 "that the inputs are scaled."
             )
-        self.epoch = 0
-        self.seconds = 0.0
+        self.epoch, self.seconds = 0, 0.0
         self.best: Best | None = None
         self.watch = Watch(len(torch.unique(data.labels[data.labels >= 0])))
         self.guards: list[str] = []
@@ -141,8 +132,7 @@ class Trainer:
 
         Returns
         -------
-        TrainingResult
-            The best encoder and metric, and how training went.
+        TrainingResult: the best encoder and metric, and how training went
         """
         interrupted = False
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
@@ -155,16 +145,10 @@ class Trainer:
                 interrupted = True
             finally:
                 self.progress.end()
-                self._load_best()
-        best_epoch = self.best.epoch if self.best else 0
-        return TrainingResult(
-            self.encoder, self.metric, best_epoch, self.epoch, interrupted, self.seconds, tuple(self.guards), self.trust
-        )
-
-    def _load_best(self) -> None:
-        """Load the best model; before the first score, the current model is kept."""
-        if self.best is not None:
-            load_trained(self, self.best.tensors)
+                if self.best is not None:  # before the first score, the current model is kept
+                    load_trained(self, self.best.tensors)
+        model = (self.encoder, self.metric, self.best.epoch if self.best else 0)
+        return TrainingResult(*model, self.epoch, interrupted, self.seconds, tuple(self.guards), self.trust)
 
     def _begin(self) -> None:
         if self.run is not None and self.run.has("checkpoint.safetensors"):

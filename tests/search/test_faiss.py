@@ -9,8 +9,8 @@ import torch
 from helpers.search import recall
 
 from semimetric.core.errors import InputError, RunError
+from semimetric.core.extras import import_extra
 from semimetric.search import ExactIndex, FaissIndex, HnswSettings
-from semimetric.search.extras import import_extra
 
 faiss = pytest.importorskip("faiss", reason="needs semimetric[faiss]")
 
@@ -138,4 +138,4 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     (tmp_path / "unfitting.py").write_text("raise RuntimeError('built for another numpy')")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError, match=r"built for another numpy.*semimetric\[milvus\]"):
-        import_extra("unfitting", "milvus")
+        import_extra("unfitting", "milvus", "this search")

@@ -38,13 +38,13 @@ def test_resume_of_nothing_starts_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", ["checkpoint.safetensors", "model.safetensors", "initial.json"])
 def test_a_run_that_lost_a_file_is_not_continued(tmp_path: Path, lost: str) -> None:
-    run = Run.create(tmp_path / "run", {"dataset": "digits"})
+    run = Run.create(tmp_path / "run", {"kind": "benchmark", "dataset": "digits"})
     for name in {"checkpoint.safetensors", "model.safetensors", "preprocess.safetensors"} - {lost}:
         run.write_tensors(name, {"a": torch.zeros(1)})
     for name in {"initial.json", "metrics.jsonl"} - {lost}:
         run.write(name, {})
     with pytest.raises(RunError, match=f"is damaged: {lost} is missing"):
-        Run.resume(tmp_path / "run", {"dataset": "digits"})
+        Run.resume(tmp_path / "run", {"kind": "benchmark", "dataset": "digits"})
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_has_lost_nothing(tmp_path: Path) -> None:

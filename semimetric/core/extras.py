@@ -8,8 +8,8 @@ from types import ModuleType
 from semimetric.core.errors import InputError
 
 
-def import_extra(module: str, extra: str) -> ModuleType:
-    """Import ``module``, or raise an InputError that names the extra to install.
+def import_extra(module: str, extra: str, user: str) -> ModuleType:
+    """Import ``module``, or raise an InputError that names its ``user`` and the extra to install.
 
     A package with incompatible dependencies often raises RuntimeError on import.
     """
@@ -17,6 +17,6 @@ def import_extra(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except (ImportError, RuntimeError) as error:
         raise InputError(
-            f"this search needs the package {module.partition('.')[0]}, which cannot be imported here ({error}). "
+            f"{user} needs the package {module.partition('.')[0]}, which cannot be imported here ({error}). "
             f"Install it with: pip install 'semimetric[{extra}]'."
         ) from error
