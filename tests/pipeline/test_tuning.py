@@ -31,10 +31,11 @@ from semimetric.cli.main import app
 from semimetric.core.errors import InputError
 from semimetric.core.settings import build_settings
 from semimetric.data import Dataset, Examples, load_dataset
+from semimetric.data.benchmarks.registry import DATASETS
 from semimetric.methods import METHODS, method_names
 from semimetric.pipeline import tuning
 from semimetric.pipeline.linear import GuardWarning, learn_metric
-from semimetric.pipeline.presets import PRESETS, Material
+from semimetric.pipeline.plan import Material
 from semimetric.pipeline.study import Range, tune
 from semimetric.pipeline.tuning import benchmark_problem, hidden_rows, own_problem, score_of, space_for
 from semimetric.training import Trainer, TrainingSettings
@@ -72,7 +73,7 @@ def test_every_bound_is_a_value_that_the_settings_take(method: str) -> None:
 @pytest.mark.parametrize("method", method_names())
 def test_the_settings_in_force_are_tried_first_on_all_data(method: str) -> None:
     labels = table()[1]
-    in_force = {dataset: tuning.plan(dataset, method) for dataset in PRESETS["default"]}
+    in_force = {dataset: tuning.plan(dataset, method) for dataset in DATASETS}
     settings = {dataset: (planned.method_settings, planned.training) for dataset, planned in in_force.items()}
     settings |= {material: settings_for(method, material, labels, {}) for material in get_args(Material)}
     for where, (own, training) in settings.items():
