@@ -18,7 +18,7 @@ from semimetric.core.settings import setting
 from semimetric.core.space import Range
 from semimetric.graph import graph_modes, nearest_neighbors, neighbor_density, propagate_affinities
 from semimetric.losses import angular_loss, angular_margins
-from semimetric.methods.base import Examples, LearnsMetric, Needs, check_neighbor_count
+from semimetric.methods.base import Examples, LearnsMetric, Needs, shuffled_batches
 from semimetric.methods.defaults import GRAPH, SLOW, Values, on_photographs
 from semimetric.methods.starts import START_HELP, ProjectionStart, check_start, projection_start
 from semimetric.metric import Euclidean, Geometry, Metric, Stiefel, minimize_angular
@@ -38,14 +38,11 @@ class Triplets:
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Triplets]:
         """Shuffled batches of ``size`` triplets; the remainder is dropped.
 
-        A batch has 3 ``size`` nodes. A node is repeated for each of its triplets, so that all batches have the same
-        shape, as a recorded step requires; random triplets share few nodes.
+        A node is repeated for each of its triplets, so that all batches have the same shape, as a recorded step needs.
         """
-        order = torch.randperm(len(self.index), generator=generator).to(self.index.device)
-        rows = self.nodes[self.index[order]]
-        index = torch.arange(3 * size, device=rows.device).reshape(size, 3)
-        for start in range(0, len(order) - size + 1, size):
-            yield Triplets(rows[start : start + size].flatten(), index)
+        index = torch.arange(3 * size, device=self.index.device).reshape(size, 3)
+        for rows in shuffled_batches(len(self), size, generator).to(self.index.device):
+            yield Triplets(self.nodes[self.index[rows]].flatten(), index)
 
     def quality(self, classes: Tensor) -> dict[str, float]:
         """Shares of triplets that are correct by the true classes."""
@@ -109,10 +106,6 @@ class AffinityTriplets(LearnsMetric[Triplets]):
         """An orthonormal L, chosen by ``start``."""
         return projection_start(width, self.settings.components, self.settings.start, generator, examples)
 
-    def check_working_set(self, labelled: int, unlabelled: int) -> None:
-        """Every example needs k others."""
-        check_neighbor_count(self.settings.k, labelled + unlabelled)
-
     def constraints(self, features: Tensor, labels: Tensor) -> Triplets:
         """Triplets around every node, or around the modes, of the kNN graph of ``features``."""
         neighbors = nearest_neighbors(features, self.settings.k)
@@ -124,16 +117,10 @@ class AffinityTriplets(LearnsMetric[Triplets]):
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: Triplets) -> Metric:
         """A few conjugate-gradient iterations from the current L."""
-        anchor, positive, negative = features[constraints.index.to(features.device)].unbind(1)
-        geometry: Geometry = Stiefel() if self.settings.orthogonal else Euclidean()
+        s, triplets = self.settings, features[constraints.index.to(features.device)].unbind(1)
+        geometry: Geometry = Stiefel() if s.orthogonal else Euclidean()
         result = minimize_angular(
-            metric.factor,
-            anchor,
-            positive,
-            negative,
-            alpha=self.settings.alpha,
-            geometry=geometry,
-            max_iterations=self.settings.cg_iterations,
+            metric.factor, *triplets, alpha=s.alpha, geometry=geometry, max_iterations=s.cg_iterations
         )
         return Metric(result.point)
 

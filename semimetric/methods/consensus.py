@@ -24,7 +24,7 @@ from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
 from semimetric.encoders import unit_features
 from semimetric.graph import Posteriors, cosine_posteriors, names_and_confidence, upper_quartiles
 from semimetric.losses import contrastive_loss
-from semimetric.methods.base import Examples, LearnsMetric, Needs, PredictsClasses, check_neighbor_count
+from semimetric.methods.base import Examples, LearnsMetric, Needs, PredictsClasses
 from semimetric.methods.baseline import head_logits
 from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, GRAPH, HELD_OUT_CLASSES, LR, Values, on_photographs
 from semimetric.methods.starts import random_projection
@@ -212,10 +212,6 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
     def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
         """Euclidean distance, after a random projection if ``components`` is set."""
         return random_projection(width, self.settings.components, generator)
-
-    def check_working_set(self, labelled: int, unlabelled: int) -> None:
-        """Every example needs k others."""
-        check_neighbor_count(self.settings.k, labelled + unlabelled)
 
     @torch.no_grad()
     def constraints(self, features: Tensor, labels: Tensor) -> Agreement:

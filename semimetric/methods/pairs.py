@@ -13,12 +13,12 @@ from torch import Tensor
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Space
-from semimetric.methods.base import Constraints, Examples, LearnsMetric
+from semimetric.methods.base import Constraints, Examples, LearnsMetric, shuffled_batches
 from semimetric.methods.defaults import SLOW, Values, on_photographs
+from semimetric.methods.starts import random_projection
 from semimetric.metric import Metric, PairScatters, pair_scatters, weighted_energy, weighted_scatter
 
-FLAT_VARIANCE = 1e-12
-"""Directions with less than this share of the largest variance count as flat."""
+FLAT_VARIANCE = 1e-12  # directions with less than this share of the largest variance count as flat
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,10 @@ class Pairs:
 
         Each end of a pair is a separate node, so that all batches of an epoch have the same shape.
         """
-        order = torch.randperm(len(self), generator=generator).to(self.pairs.device)
+        order = shuffled_batches(len(self), size, generator).to(self.pairs.device)
         count = min(size, len(self.labelled))
         labelled = cycled(self.classes, generator)
-        for number, start in enumerate(range(0, len(order) - size + 1, size)):
-            chosen = order[start : start + size]
+        for number, chosen in enumerate(order):
             known = labelled[torch.arange(number * count, (number + 1) * count, device=order.device) % len(labelled)]
             yield self._batch(chosen, known)
 
@@ -91,8 +90,7 @@ class Pairs:
 
     def form(self, features: Tensor) -> Tensor:
         """(d, d) mean over the pairs of w v v^T in float64: Z^T Lap Z of the graph, divided by its number of edges."""
-        total = weighted_scatter(features.double(), self.pairs, self.weights, self.scales)
-        return total / max(1, len(self))
+        return weighted_scatter(features.double(), self.pairs, self.weights, self.scales) / max(1, len(self))
 
     def energy(self, embeddings: Tensor) -> Tensor:
         """The trace of ``form``: the weighted mean squared length of the pairs, differentiable."""
@@ -100,10 +98,7 @@ class Pairs:
 
 
 def cycled(classes: Tensor, generator: torch.Generator) -> Tensor:
-    """A random order of labelled examples that alternates between the classes, two examples at a time.
-
-    Two at a time, so that a batch contains similar pairs.
-    """
+    """A random order that alternates between the classes, two examples at a time, so that batches have similar pairs."""
     shuffled = torch.randperm(len(classes), generator=generator)
     labels = classes.cpu()[shuffled]
     by_class = labels.argsort(stable=True)
@@ -111,9 +106,8 @@ def cycled(classes: Tensor, generator: torch.Generator) -> Tensor:
     starts = (counts.cumsum(0) - counts).repeat_interleave(counts)
     rank = torch.empty_like(labels)
     rank[by_class] = torch.arange(len(labels)) - starts
-    turn = torch.randperm(len(counts), generator=generator).repeat_interleave(counts)
     class_turn = torch.empty_like(labels)
-    class_turn[by_class] = turn
+    class_turn[by_class] = torch.randperm(len(counts), generator=generator).repeat_interleave(counts)
     order = ((rank // 2) * len(counts) + class_turn).argsort(stable=True)
     return shuffled[order].to(classes.device)
 
@@ -124,20 +118,16 @@ class PairConstraints(Constraints, Protocol):
     @property
     def labelled(self) -> Tensor:
         """(n,) positions of the labelled examples."""
-        ...
 
     @property
     def classes(self) -> Tensor:
         """(n,) classes of the labelled examples."""
-        ...
 
     def form(self, features: Tensor) -> Tensor:
         """(d, d) quadratic form of the unlabelled term, in float64."""
-        ...
 
     def energy(self, embeddings: Tensor) -> Tensor:
         """The unlabelled term of the loss of embeddings, differentiable."""
-        ...
 
 
 P = TypeVar("P", bound=PairConstraints)
@@ -175,13 +165,7 @@ class PairMethod(LearnsMetric[P]):
 
     def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
         """Euclidean distance, after a random projection if ``components`` is set."""
-        components = self.settings.components
-        if components > width:
-            raise InputError(
-                f"components must be at most the encoder's output width ({width}), got {components}. "
-                "Ask for fewer components, or for 0 to keep all."
-            )
-        return Metric.random_orthonormal(width, components, generator) if components else Metric.identity(width)
+        return random_projection(width, self.settings.components, generator)
 
     def _metric(self, matrix: Tensor, features: Tensor) -> Metric:
         """M, or its largest ``components`` eigenvectors within the span of the features.

@@ -31,8 +31,7 @@ from semimetric.metric import (
 )
 from semimetric.mining import labelled_pairs, spread_pairs
 
-VANISHED = 1e-8
-"""A metric whose trace is at most this share of the initial one has vanished."""
+VANISHED = 1e-8  # share of the initial trace at which the metric has vanished
 
 
 @dataclass(frozen=True)
@@ -61,17 +60,13 @@ class SERAPHSettings(PairSettings):
 
 
 class SERAPH(PairMethod[Pairs]):
-    r"""High likelihood of labelled pairs, low entropy of unlabelled pairs, M of low rank.
+    """High likelihood of labelled pairs, low entropy of unlabelled pairs, M of low rank.
 
-    A pair is similar with probability sigma(eta - d2_M). The metric minimises J of ``metric/entropy.py`` with lambda
-    = ``trace_weight`` m / d, where m is the midpoint between the mean squared distances of similar and of dissimilar
-    pairs. This makes J independent of the scale and width of the features. eta sets the scale of M, and with it the
-    largest probability, sigma(eta). J is not convex: one descent starts from eta/m times the identity, where pairs at
-    the midpoint have probability 1/2, another from the last metric, and the lower end is kept. If there are too many
-    pairs, an evenly spaced subset is used.
-
-    The objective is the original's. Means instead of sums, equal weight for similar and dissimilar pairs, the scale of
-    lambda, the start and the choice of pairs are additions.
+    A pair is similar with probability sigma(eta - d2_M). J of ``metric/entropy.py`` is not convex: one descent starts
+    from eta/m times the identity, where pairs at the midpoint m of the labelled pairs' mean squared distances have
+    probability 1/2, another from the last metric, and the lower end is kept. The trace of M is weighted by m / d, which
+    makes J independent of the scale and width of the features. The page in ``docs/methods`` has the differences from
+    the original.
     """
 
     name = "seraph"

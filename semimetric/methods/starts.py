@@ -46,7 +46,7 @@ def random_projection(width: int, components: int, generator: torch.Generator) -
     if components > width:
         raise InputError(
             f"components must be at most the encoder's output width ({width}), got {components}. "
-            "Ask for fewer components or use a wider encoder."
+            "Ask for fewer components, or use a wider encoder."
         )
     return Metric.random_orthonormal(width, components, generator) if components else Metric.identity(width)
 
@@ -58,7 +58,6 @@ def _of_classes(features: Tensor, labels: Tensor, components: int) -> Metric:
             "start 'classes' needs labels of at least two classes, and this method has fewer. Use 'principal' or "
             "'random'."
         )
-    k = min(NEIGHBORS, len(features) - 1)
-    found = cosine_posteriors(features, labels, k, GAMMA)
+    found = cosine_posteriors(features, labels, min(NEIGHBORS, len(features) - 1), GAMMA)
     named, confidence = names_and_confidence(found, labels)
     return Metric(orthonormalize(within_class_whitening(features, named, confidence, components, SHRINKAGE).factor))

@@ -9,18 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
-from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
+from semimetric.data import preset_views
 from semimetric.methods.base import Needs
-from semimetric.methods.baseline import CLOTHES, ON, Baseline, BaselineSettings, Targets
+from semimetric.methods.baseline import ON_VIEWS, Baseline, Targets, ViewSettings
 from semimetric.methods.defaults import extended
 from semimetric.metric import Metric
 from semimetric.mining import labelled_masks
 
-PROBE_SIZE = 500
-"""Size of the batch that ``statistics`` uses."""
+PROBE_SIZE = 500  # of the batch that ``statistics`` uses
 
 
 @dataclass(frozen=True)
@@ -111,11 +109,10 @@ def _rounded_up(number: int, parts: int) -> int:
 
 
 @dataclass(frozen=True)
-class SupervisedSettings(BaselineSettings):
+class SupervisedSettings(ViewSettings):
     """Hyper-parameters of every supervised baseline."""
 
     per_class: int = setting(5, "Examples of each class in a batch; more if there are too few classes to fill it.")
-    augmentation: ViewKind = setting("auto", VIEW_HELP)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,7 +120,6 @@ class SupervisedSettings(BaselineSettings):
             raise InputError(
                 f"per_class must be at least 2, since a triplet has two examples of a class, got {self.per_class}."
             )
-        check_choice(self.augmentation, VIEW_KINDS, "augmentation")
 
 
 class Supervised(Baseline[Labelled]):
@@ -135,7 +131,7 @@ class Supervised(Baseline[Labelled]):
     needs = Needs(labels=True, unlabelled=False, graph=False, views=True)
     capturable_loss = True
     training_defaults = Baseline.training_defaults | {"batch_size": 100, "passes": 50}
-    defaults_on = extended(ON, CLOTHES | {"cifar10": {"lr": 3e-4, "epochs": 20}})
+    defaults_on = extended(ON_VIEWS, {"cifar10": {"lr": 3e-4, "epochs": 20}})
     Settings = SupervisedSettings
     settings: SupervisedSettings
     tally: Tensor

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from semimetric.core.checks import check_not_negative
+from semimetric.core.checks import check_at_least, check_not_negative
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Range, Space
@@ -32,8 +32,7 @@ from semimetric.metric.synthetic import (
     synthesis_start,
 )
 
-LARGEST_SEED = 1 << 62
-"""Upper bound of the seeds of triplets."""
+LARGEST_SEED = 1 << 62  # of the triplets of an epoch
 
 
 @dataclass(frozen=True)
@@ -60,15 +59,12 @@ class SyntheticSettings(BaselineSettings):
         if not 0.0 < self.alpha < 90.0:
             raise InputError(f"alpha must lie strictly between 0 and 90 degrees, got {self.alpha}.")
         check_not_negative(self.orthogonality, "orthogonality")
-        for name in ("triplets_per_example", "cg_iterations"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        check_at_least(self.triplets_per_example, 1, "triplets_per_example")
+        check_at_least(self.cg_iterations, 1, "cg_iterations")
 
 
 class Synthetic(Baseline[Triplets], LearnsMetric[Triplets]):
-    """Minimises the entropy of five hypotheses about random triplets.
-
-    It does so over L, a map S to synthetic examples, and the encoder.
+    """Minimises the entropy of five hypotheses about random triplets over L, a map S to synthetic examples, the encoder.
 
     ``synthesis`` is the relevant part of S, (d, d) float64 of norm sqrt(d); ``seed`` seeds the triplets of the epoch. S
     is initialised and learned together with L, in the metric step.

@@ -50,7 +50,7 @@ def test_the_papers_protocol_chooses_on_validation_data_whatever_the_method(meth
 
 
 def test_softmax_training_is_refused_for_a_method_without_labels() -> None:
-    with pytest.raises(InputError, match="pretrain_epochs trains with labels and method 'instance' never sees one"):
+    with pytest.raises(InputError, match="pretrain_epochs trains with labels, and method 'instance' uses none"):
         resolve_benchmark("cifar10", "instance", pretrain_epochs=3)
     assert resolve_benchmark("cifar10", "triplet", pretrain_epochs=3).pretraining.pretrain_epochs == 3
 
