@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from semimetric.core.checks import check_choice, check_fraction
+from semimetric.core.checks import check_at_least, check_choice, check_fraction
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Range
@@ -20,7 +20,7 @@ from semimetric.graph import graph_modes, nearest_neighbors, neighbor_density, p
 from semimetric.losses import angular_loss, angular_margins
 from semimetric.methods.base import Examples, LearnsMetric, Needs, shuffled_batches
 from semimetric.methods.defaults import GRAPH, SLOW, Values, on_photographs
-from semimetric.methods.starts import START_HELP, ProjectionStart, check_start, projection_start
+from semimetric.methods.starts import START_HELP, STARTS, ProjectionStart, projection_start
 from semimetric.metric import Euclidean, Geometry, Metric, Stiefel, minimize_angular
 from semimetric.mining import mine_triplets, triplet_shares
 
@@ -41,8 +41,9 @@ class Triplets:
         A node is repeated for each of its triplets, so that all batches have the same shape, as a recorded step needs.
         """
         index = torch.arange(3 * size, device=self.index.device).reshape(size, 3)
-        for rows in shuffled_batches(len(self), size, generator).to(self.index.device):
-            yield Triplets(self.nodes[self.index[rows]].flatten(), index)
+        order = shuffled_batches(len(self), size, generator).to(self.index.device)
+        for rows in self.nodes[self.index[order]]:
+            yield Triplets(rows.flatten(), index)
 
     def quality(self, classes: Tensor) -> dict[str, float]:
         """Shares of triplets that are correct by the true classes."""
@@ -70,12 +71,10 @@ class AffinityTripletsSettings:
         check_fraction(self.gamma, "gamma")
         if not 0.0 < self.alpha < 90.0:
             raise InputError(f"alpha must lie strictly between 0 and 90 degrees, got {self.alpha}.")
-        if self.components < 1 or self.cg_iterations < 1:
-            raise InputError(
-                f"components and cg_iterations must be at least 1, got {self.components} and {self.cg_iterations}."
-            )
+        check_at_least(self.components, 1, "components")
+        check_at_least(self.cg_iterations, 1, "cg_iterations")
         check_choice(self.anchors, ("all", "modes"), "anchors")
-        check_start(self.start)
+        check_choice(self.start, STARTS, "start")
         check_choice(self.reduction, ("sum", "mean"), "reduction")
 
 

@@ -14,7 +14,7 @@ from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind
 from semimetric.encoders import unit_features
 from semimetric.methods.base import C, Examples, Method, Needs, shuffled_batches
 from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, HELD_OUT_CLASSES, Values, extended, on_photographs
-from semimetric.methods.starts import START_HELP, ProjectionStart, check_start, projection_start
+from semimetric.methods.starts import START_HELP, STARTS, ProjectionStart, projection_start
 from semimetric.metric import Metric
 
 SHARPNESS = 16.0  # scale of unit points before a linear head, for logits large enough to separate classes
@@ -65,7 +65,7 @@ class BaselineSettings:
 
     def __post_init__(self) -> None:
         check_not_negative(self.components, "components")
-        check_start(self.start)
+        check_choice(self.start, STARTS, "start")
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,8 @@ class ViewSettings(BaselineSettings):
 class Baseline(Method[C]):
     """A method whose metric is Euclidean distance, after a fixed orthonormal projection if ``components`` is set.
 
-    A linear layer before the fixed projection can learn whatever a learned projection could. The projection starts as
-    in the methods that learn it. Losses use unit points; distances use the projection without normalisation, as for
-    every metric here.
+    A linear layer before the fixed projection can learn whatever a learned projection could. Losses use unit points;
+    distances use the projection without normalisation, as for every metric here.
     """
 
     learns_without_network = False

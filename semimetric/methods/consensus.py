@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from semimetric.core.checks import check_choice, check_fraction, check_not_negative, check_positive
+from semimetric.core.checks import check_at_least, check_choice, check_fraction, check_not_negative, check_positive
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Range, Space
@@ -30,17 +30,10 @@ from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, GRAPH, HELD_OUT_CLA
 from semimetric.methods.starts import random_projection
 from semimetric.metric import Metric, within_class_whitening
 
-SMALLEST_SHARE = 1e-6
-"""Smallest probability in the geometric mean, so that neither graph nor head rules out a class."""
-
-LEAST_TYPICAL = 1e-3
-"""Smallest typical confidence that other confidences are divided by."""
-
-ROUNDING = 1e-9
-"""Tolerance when a confidence is compared with the mean of its class."""
-
-LABELLED_SHARE = 1 / 8
-"""Share of each batch that is drawn from the labelled examples."""
+SMALLEST_SHARE = 1e-6  # probability in the geometric mean, so that neither graph nor head rules out a class
+LEAST_TYPICAL = 1e-3  # typical confidence that other confidences are divided by
+ROUNDING = 1e-9  # tolerance when a confidence is compared with the mean of its class
+LABELLED_SHARE = 1 / 8  # of each batch, drawn from the labelled examples
 
 IMAGES: Values = FROM_SCRATCH | {"validation_share": 0.0, "selective": False}
 
@@ -83,23 +76,16 @@ class Agreement:
         return self.shares.argmax(1)
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Agreement]:
-        """``n // size`` batches: an eighth is drawn from the labelled examples, the rest from all in random order.
-
-        One pass therefore visits seven eighths of the examples.
-        """
+        """``n // size`` batches: an eighth is drawn from the labelled examples, the rest from all in random order."""
         labelled = self.known.nonzero().flatten().cpu()
         first = max(int(LABELLED_SHARE * size), 1 if size > 1 else 0)
         batches = len(self) // size
         drawn = labelled[torch.randint(len(labelled), (batches, first), generator=generator)]
         order = torch.randperm(len(self), generator=generator)[: batches * (size - first)]
         rows = torch.cat([drawn, order.reshape(batches, size - first)], dim=1).to(self.known.device)
+        by_example = (self.nodes, self.shares, self.confidence, self.weights, self.known)
         for part in rows:
-            yield self._part(part)
-
-    def _part(self, rows: Tensor) -> Agreement:
-        tensors = (tensor[rows] for tensor in (self.nodes, self.shares, self.confidence, self.weights, self.known))
-        nodes, shares, confidence, weights, known = tensors
-        return Agreement(nodes, shares, confidence, weights, known, self.classes)
+            yield Agreement(*(tensor[part] for tensor in by_example), self.classes)
 
     def quality(self, classes: Tensor) -> dict[str, float]:
         """Accuracy of the pseudo-labels of unlabelled examples, plain and weighted by confidence."""
@@ -141,8 +127,7 @@ class ConsensusSettings:
     shrinkage: float = setting(3.0, "Shrinkage of the within-class covariance towards isotropic, above 0.")
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise InputError(f"k must be at least 1, got {self.k}.")
+        check_at_least(self.k, 1, "k")
         check_fraction(self.gamma, "gamma")
         if not 0.0 <= self.head_share <= 1.0:
             raise InputError(f"head_share must be between 0 and 1, got {self.head_share}.")
@@ -273,8 +258,7 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
         """The confidence; with ``selective`` 0 for examples below the mean of their predicted class."""
         if not self.settings.selective:
             return confidence
-        unlabelled = (~known).double()
-        none = confidence.new_zeros(len(self.classes))
+        unlabelled, none = (~known).double(), confidence.new_zeros(len(self.classes))
         counts = none.index_add(0, named, unlabelled).clamp_min(1.0)
         means = none.index_add(0, named, confidence * unlabelled) / counts
         return torch.where(known | (confidence >= means[named] - ROUNDING), confidence, 0.0)

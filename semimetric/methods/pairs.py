@@ -98,7 +98,7 @@ class Pairs:
 
 
 def cycled(classes: Tensor, generator: torch.Generator) -> Tensor:
-    """A random order that alternates between the classes, two examples at a time, so that batches have similar pairs."""
+    """A random order that alternates between classes, two examples at a time, so that batches have similar pairs."""
     shuffled = torch.randperm(len(classes), generator=generator)
     labels = classes.cpu()[shuffled]
     by_class = labels.argsort(stable=True)

@@ -12,23 +12,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from semimetric.core.checks import check_choice, check_not_negative, check_positive
+from semimetric.core.checks import check_at_least, check_choice, check_not_negative, check_positive
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Range
 from semimetric.methods.base import Needs
 from semimetric.methods.defaults import SLOW, extended
 from semimetric.methods.pairs import PairMethod, Pairs, PairSettings, with_rates
-from semimetric.metric import (
-    EntropyProblem,
-    Metric,
-    PairScatters,
-    PSDResult,
-    convex_steps,
-    label_surprise,
-    mean_entropy,
-    projected_gradient,
-)
+from semimetric.metric import EntropyProblem, Metric, PairScatters, label_surprise, mean_entropy
+from semimetric.metric.entropy import PSDResult, convex_steps, projected_gradient
 from semimetric.mining import labelled_pairs, spread_pairs
 
 VANISHED = 1e-8  # share of the initial trace at which the metric has vanished
@@ -53,10 +45,8 @@ class SERAPHSettings(PairSettings):
         check_not_negative(self.mu, "mu")
         check_not_negative(self.trace_weight, "trace_weight")
         check_choice(self.solver, ("gradient", "convex"), "solver")
-        if self.iterations < 1 or self.most_pairs < 1:
-            raise InputError(
-                f"iterations and most_pairs must be at least 1, got {self.iterations} and {self.most_pairs}."
-            )
+        check_at_least(self.iterations, 1, "iterations")
+        check_at_least(self.most_pairs, 1, "most_pairs")
 
 
 class SERAPH(PairMethod[Pairs]):

@@ -7,13 +7,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError
 from semimetric.graph import cosine_posteriors, names_and_confidence
 from semimetric.methods.base import Examples
 from semimetric.metric import Metric, orthonormalize, within_class_whitening
 
 ProjectionStart = Literal["random", "principal", "classes"]
+STARTS: tuple[str, ...] = get_args(ProjectionStart)
 START_HELP = (
     "Initial L: random, as in the paper; the principal components of the features; or the directions that separate the "
     "classes of propagated labels."
@@ -21,11 +21,6 @@ START_HELP = (
 
 NEIGHBORS, GAMMA, SHRINKAGE = 10, 0.95, 1.0
 """Settings of ``classes``: of the graph that propagates labels, and of the within-class covariance."""
-
-
-def check_start(start: ProjectionStart) -> None:
-    """Refuse an unknown start."""
-    check_choice(start, get_args(ProjectionStart), "start")
 
 
 def projection_start(
@@ -46,7 +41,7 @@ def random_projection(width: int, components: int, generator: torch.Generator) -
     if components > width:
         raise InputError(
             f"components must be at most the encoder's output width ({width}), got {components}. "
-            "Ask for fewer components, or use a wider encoder."
+            "Ask for fewer components or use a wider encoder."
         )
     return Metric.random_orthonormal(width, components, generator) if components else Metric.identity(width)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -51,29 +52,20 @@ class Deck:
 
     def draw(self, barred: Collection[int]) -> int:
         """The next card that is not in ``barred``; there must be one."""
-        place = next((i for i, card in enumerate(self._left) if card not in barred), None)
-        if place is None:
-            self._shuffle_in()
-            return self.draw(barred)
+        while (place := next((i for i, card in enumerate(self._left) if card not in barred), None)) is None:
+            left = set(self._left)  # the cards already dealt are shuffled, and put below these
+            order = torch.randperm(len(self.cards), generator=self._generator).tolist()
+            self._left += [self.cards[i] for i in order if self.cards[i] not in left]
         return self._left.pop(place)
-
-    def _shuffle_in(self) -> None:
-        """Shuffle the cards already dealt, and put them below the rest."""
-        left = set(self._left)
-        order = torch.randperm(len(self.cards), generator=self._generator).tolist()
-        self._left += [self.cards[i] for i in order if self.cards[i] not in left]
 
 
 class Dealer:
     """Deals batches with ``per_class`` examples of each of as many classes as needed.
 
-    With too few classes to fill a batch, each class gives more. No class gives more than half of a batch, so that a
-    batch of two or more examples has two classes. The first class has at least two examples if any class does, so that
-    a batch of three or more holds a triplet. Small classes give all they have; if a batch is still not full, all
-    classes are asked again.
-
-    Classes take turns in random order, and so do the examples of a class. Rare classes appear as often as frequent
-    ones, and their examples more often.
+    With too few classes to fill a batch, each class gives more, but at most half of the batch, so that there are two
+    classes. The first class has two examples if any class does, so that a batch of three holds a triplet. Small classes
+    give all they have; if a batch is still not full, all classes are asked again. Classes take turns in random order,
+    and so do the examples of a class: those of rare classes appear more often.
     """
 
     def __init__(self, targets: list[int], per_class: int, generator: torch.Generator) -> None:
@@ -88,7 +80,7 @@ class Dealer:
 
     def deal(self, size: int) -> list[int]:
         """``size`` different rows of ``targets``; ``size`` is at most their number."""
-        share = min(max(self._per_class, _rounded_up(size, len(self._examples))), _rounded_up(size, 2))
+        share = min(max(self._per_class, math.ceil(size / len(self._examples))), math.ceil(size / 2))
         held: dict[int, set[int]] = {target: set() for target in self._examples}
         dealt: list[int] = []
         asked: set[int] = set()
@@ -102,10 +94,6 @@ class Dealer:
             if len(asked) == len(held):
                 asked = {target for target, rows in held.items() if len(rows) == len(self._examples[target].cards)}
         return dealt
-
-
-def _rounded_up(number: int, parts: int) -> int:
-    return -(-number // parts)
 
 
 @dataclass(frozen=True)

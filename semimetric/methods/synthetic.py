@@ -64,7 +64,7 @@ class SyntheticSettings(BaselineSettings):
 
 
 class Synthetic(Baseline[Triplets], LearnsMetric[Triplets]):
-    """Minimises the entropy of five hypotheses about random triplets over L, a map S to synthetic examples, the encoder.
+    """Minimises the entropy of five hypotheses about random triplets, over L, S (a map to synthetic examples), encoder.
 
     ``synthesis`` is the relevant part of S, (d, d) float64 of norm sqrt(d); ``seed`` seeds the triplets of the epoch. S
     is initialised and learned together with L, in the metric step.
