@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from semimetric.core.checks import check_at_least, check_choice, check_fraction
+from semimetric.core.checks import check_choice, check_fraction
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Range
@@ -71,8 +71,9 @@ class AffinityTripletsSettings:
         check_fraction(self.gamma, "gamma")
         if not 0.0 < self.alpha < 90.0:
             raise InputError(f"alpha must lie strictly between 0 and 90 degrees, got {self.alpha}.")
-        check_at_least(self.components, 1, "components")
-        check_at_least(self.cg_iterations, 1, "cg_iterations")
+        if self.components < 1 or self.cg_iterations < 1:
+            got = f"{self.components} and {self.cg_iterations}"
+            raise InputError(f"components and cg_iterations must be at least 1, got {got}.")
         check_choice(self.anchors, ("all", "modes"), "anchors")
         check_choice(self.start, STARTS, "start")
         check_choice(self.reduction, ("sum", "mean"), "reduction")

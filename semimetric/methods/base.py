@@ -37,10 +37,9 @@ class Needs:
 
 
 class Constraints(Protocol):
-    """What a method derives from a working set: triplets, pairs, edges, targets.
+    """What a method derives from a working set: triplets, pairs, edges, targets. A mini-batch is one of fewer nodes.
 
-    ``nodes`` are the rows of the working set that the constraints use; all other indices are positions in ``nodes``. A
-    mini-batch is again ``Constraints``, over fewer nodes.
+    ``nodes`` are the rows of the working set that the constraints use; all other indices are positions in ``nodes``.
     """
 
     @property

@@ -229,9 +229,8 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
 
     def _points(self, features: Tensor) -> Tensor:
         """The features as graph, head and losses use them: unchanged, or on the unit sphere of the fixed space."""
-        if self.settings.metric == "principal":
-            return features
-        return unit_features((features - self.centre) @ self.directions)
+        within = self.settings.metric == "within"
+        return unit_features((features - self.centre) @ self.directions) if within else features
 
     def _veto(self, confidence: Tensor, named: Tensor, known: Tensor) -> Tensor:
         """Graph confidence divided by the upper quartile of the predicted class, at most 1.

@@ -21,7 +21,7 @@ from semimetric.data import preset_views
 from semimetric.data.views import AugmentationStrength
 from semimetric.encoders import unit_features
 from semimetric.graph.clustering import kmeans
-from semimetric.methods.baseline import HEAD_DEVIATION, ON_VIEWS, Classifier, ViewSettings, linear_head
+from semimetric.methods.baseline import HEAD_DEVIATION, ON_VIEWS, Classifier, Targets, ViewSettings, linear_head
 from semimetric.methods.defaults import LR, extended
 from semimetric.metric import Metric, whitening
 
@@ -29,15 +29,10 @@ ITERATIONS = 20  # of k-means, with a single start, as in the original
 
 
 @dataclass(frozen=True)
-class Clusters:
+class Clusters(Targets):
     """Examples (n,), the cluster of each (n,), and which of the K clusters are not empty (K,)."""
 
-    nodes: Tensor
-    targets: Tensor
     filled: Tensor
-
-    def __len__(self) -> int:
-        return len(self.nodes)
 
     @property
     def sizes(self) -> Tensor:
@@ -45,10 +40,7 @@ class Clusters:
         return torch.bincount(self.targets, minlength=len(self.filled))
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Clusters]:
-        """``n // size`` batches; each draw takes a random cluster, then a random example of it.
-
-        All clusters are drawn equally often, whatever their size.
-        """
+        """``n // size`` batches; each draw takes a random cluster, whatever its size, then a random example of it."""
         sizes = self.sizes.cpu()
         members, starts = self.targets.cpu().argsort(stable=True), sizes.cumsum(0) - sizes
         draws = len(self) // size * size

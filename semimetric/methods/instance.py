@@ -1,7 +1,6 @@
 """Instance discrimination: a view of each example is matched against a memory bank of all embeddings.
 
-The bank holds one row for each example and replaces a classification head. The page in ``docs/methods`` has the
-formulae.
+The page in ``docs/methods`` has the formulae.
 """
 
 from __future__ import annotations
@@ -137,10 +136,7 @@ class Instance(Baseline[Targets]):
 
     @torch.no_grad()
     def statistics(self, metric: Metric, features: Tensor, constraints: Targets) -> dict[str, float]:
-        """Lookup of unaugmented examples in the bank.
-
-        Mean softmax probability and cosine of their own rows, and the share of examples whose own row is the nearest.
-        """
+        """Mean probability and cosine of unaugmented examples' own rows, and how often the own row is the nearest."""
         nodes = constraints.nodes[:: math.ceil(len(constraints) / MOST_JUDGED)]
         at_once = max(1, MOST_COSINES // len(self.bank))
         found = [self._looked_up(metric, features[part], part) for part in nodes.split(at_once)]

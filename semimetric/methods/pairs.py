@@ -165,7 +165,8 @@ class PairMethod(LearnsMetric[P]):
 
     def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
         """Euclidean distance, after a random projection if ``components`` is set."""
-        return random_projection(width, self.settings.components, generator)
+        keep_all = "Ask for fewer components, or for 0 to keep all."
+        return random_projection(width, self.settings.components, generator, keep_all)
 
     def _metric(self, matrix: Tensor, features: Tensor) -> Metric:
         """M, or its largest ``components`` eigenvectors within the span of the features.

@@ -1,7 +1,4 @@
-"""Rotation prediction: the network classifies by which quarter turn an image was rotated.
-
-A batch holds all four rotations of each image.
-"""
+"""Rotation prediction: the network classifies by which quarter turn an image was rotated."""
 
 from __future__ import annotations
 
@@ -59,10 +56,7 @@ class Rotation(Classifier[Targets]):
         self.make_views = preset_views(inputs, self.settings.augmentation, ("weak",))
 
     def views(self, inputs: Tensor) -> Tensor:
-        """All images (n, C, H, H) rotated by 0, then all by 90, 180 and 270 degrees: (4 n, C, H, H).
-
-        The four rotations of an image use the same view of it, and copy its pixels without interpolation.
-        """
+        """One view of each image (n, C, H, H), all by 0, then all by 90, 180 and 270 degrees: (4 n, C, H, H)."""
         images = super().views(inputs)
         return rotate_quarters(images.repeat(TURNS, 1, 1, 1), quarter_turns(len(images), images.device))
 

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from semimetric.core.checks import check_at_least, check_choice, check_not_negative, check_positive
+from semimetric.core.checks import check_choice, check_not_negative, check_positive
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Range
@@ -20,7 +20,7 @@ from semimetric.methods.base import Needs
 from semimetric.methods.defaults import SLOW, extended
 from semimetric.methods.pairs import PairMethod, Pairs, PairSettings, with_rates
 from semimetric.metric import EntropyProblem, Metric, PairScatters, label_surprise, mean_entropy
-from semimetric.metric.entropy import PSDResult, convex_steps, projected_gradient
+from semimetric.metric.entropy import convex_steps, projected_gradient
 from semimetric.mining import labelled_pairs, spread_pairs
 
 VANISHED = 1e-8  # share of the initial trace at which the metric has vanished
@@ -45,8 +45,9 @@ class SERAPHSettings(PairSettings):
         check_not_negative(self.mu, "mu")
         check_not_negative(self.trace_weight, "trace_weight")
         check_choice(self.solver, ("gradient", "convex"), "solver")
-        check_at_least(self.iterations, 1, "iterations")
-        check_at_least(self.most_pairs, 1, "most_pairs")
+        if self.iterations < 1 or self.most_pairs < 1:
+            got = f"{self.iterations} and {self.most_pairs}"
+            raise InputError(f"iterations and most_pairs must be at least 1, got {got}.")
 
 
 class SERAPH(PairMethod[Pairs]):
@@ -91,7 +92,8 @@ class SERAPH(PairMethod[Pairs]):
     def update_metric(self, metric: Metric, features: Tensor, constraints: Pairs) -> Metric:
         """The better of two descents, from the current metric and from a multiple of the identity."""
         problem, start = self._problem(features, constraints)
-        ends = [self._descend(problem, matrix) for matrix in (metric.matrix, start)]
+        solve = convex_steps if self.settings.solver == "convex" else projected_gradient
+        ends = [solve(problem, matrix, self.settings.iterations) for matrix in (metric.matrix, start)]
         best = min(ends, key=lambda end: end.cost)
         if float(best.matrix.trace()) <= VANISHED * float(start.trace()):
             self.bind_guard(
@@ -102,18 +104,12 @@ class SERAPH(PairMethod[Pairs]):
             return self._metric(start, features)
         return self._metric(best.matrix, features)
 
-    def _descend(self, problem: EntropyProblem, start: Tensor) -> PSDResult:
-        solve = convex_steps if self.settings.solver == "convex" else projected_gradient
-        return solve(problem, start, self.settings.iterations)
-
     def _problem(self, features: Tensor, constraints: Pairs) -> tuple[EntropyProblem, Tensor]:
         """J, and the multiple of the identity that a descent starts from."""
         exact = features.double()
-        known = exact[constraints.labelled]
+        known, width = exact[constraints.labelled], exact.shape[1]
         similar, dissimilar = labelled_pairs(constraints.classes, *2 * (self.settings.most_pairs,))
-        scatters = self._scatters(features, constraints)
-        midpoint = self._midpoint(scatters, exact)
-        width = exact.shape[1]
+        midpoint = self._midpoint(self._scatters(features, constraints), exact)
         problem = EntropyProblem(
             known[similar[:, 0]] - known[similar[:, 1]],
             known[dissimilar[:, 0]] - known[dissimilar[:, 1]],

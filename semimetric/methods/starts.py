@@ -19,6 +19,8 @@ START_HELP = (
     "classes of propagated labels."
 )
 
+NARROWER = "Ask for fewer components or use a wider encoder."
+
 NEIGHBORS, GAMMA, SHRINKAGE = 10, 0.95, 1.0
 """Settings of ``classes``: of the graph that propagates labels, and of the within-class covariance."""
 
@@ -36,13 +38,10 @@ def projection_start(
     return Metric.principal(features, components) if start == "principal" else _of_classes(features, labels, components)
 
 
-def random_projection(width: int, components: int, generator: torch.Generator) -> Metric:
+def random_projection(width: int, components: int, generator: torch.Generator, remedy: str = NARROWER) -> Metric:
     """A random orthonormal L (width, components), or the identity if components is 0."""
     if components > width:
-        raise InputError(
-            f"components must be at most the encoder's output width ({width}), got {components}. "
-            "Ask for fewer components or use a wider encoder."
-        )
+        raise InputError(f"components must be at most the encoder's output width ({width}), got {components}. {remedy}")
     return Metric.random_orthonormal(width, components, generator) if components else Metric.identity(width)
 
 

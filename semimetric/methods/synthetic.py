@@ -113,8 +113,7 @@ class Synthetic(Baseline[Triplets], LearnsMetric[Triplets]):
         """Each example is the anchor of a few triplets, with two random others."""
         generator = torch.Generator().manual_seed(int(self.seed))
         triplets = random_triplets(len(features), self.settings.triplets_per_example, generator)
-        nodes = torch.arange(len(features), device=features.device)
-        return RandomTriplets(nodes, triplets.to(features.device))
+        return RandomTriplets(torch.arange(len(features), device=features.device), triplets.to(features.device))
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: Triplets) -> Metric:
         """A few joint conjugate-gradient iterations from the current S and L."""
@@ -139,10 +138,7 @@ class Synthetic(Baseline[Triplets], LearnsMetric[Triplets]):
 
     @torch.no_grad()
     def statistics(self, metric: Metric, features: Tensor, constraints: Triplets) -> dict[str, float]:
-        """Mean entropy of a triplet, mean probabilities of the cases, and ||LᵀL - I||.
-
-        The probability that all three differ is one minus that of all being alike.
-        """
+        """Mean entropy of a triplet, mean probabilities of the cases, and ||LᵀL - I||."""
         scores = self._scores(metric, features, constraints)
         probabilities = torch.sigmoid(-scores).mean(0)
         return {
@@ -154,11 +150,7 @@ class Synthetic(Baseline[Triplets], LearnsMetric[Triplets]):
 
 
 def random_triplets(count: int, per_anchor: int, generator: torch.Generator) -> Tensor:
-    """(count * per_anchor, 3) triplets of numbers below ``count``, which is at least 3.
-
-    Each number is an anchor ``per_anchor`` times. The others are at two different random steps, from 1 to count - 1,
-    from the anchor, modulo ``count``.
-    """
+    """(count * per_anchor, 3) different numbers below ``count``, each of them ``per_anchor`` times as the anchor."""
     anchors = torch.arange(count).repeat(per_anchor)
     first = torch.randint(1, count, anchors.shape, generator=generator)
     second = torch.randint(1, count - 1, anchors.shape, generator=generator)
