@@ -36,10 +36,7 @@ class Triplets:
         return len(self.index)
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Triplets]:
-        """Shuffled batches of ``size`` triplets; the remainder is dropped.
-
-        A node is repeated for each of its triplets, so that all batches have the same shape, as a recorded step needs.
-        """
+        """Shuffled batches of ``size`` triplets, with a node for each corner, so that all have the same shape."""
         index = torch.arange(3 * size, device=self.index.device).reshape(size, 3)
         order = shuffled_batches(len(self), size, generator).to(self.index.device)
         for rows in self.nodes[self.index[order]]:
@@ -117,10 +114,11 @@ class AffinityTriplets(LearnsMetric[Triplets]):
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: Triplets) -> Metric:
         """A few conjugate-gradient iterations from the current L."""
-        s, triplets = self.settings, features[constraints.index.to(features.device)].unbind(1)
+        s = self.settings
+        anchor, positive, negative = features[constraints.index.to(features.device)].unbind(1)
         geometry: Geometry = Stiefel() if s.orthogonal else Euclidean()
         result = minimize_angular(
-            metric.factor, *triplets, alpha=s.alpha, geometry=geometry, max_iterations=s.cg_iterations
+            metric.factor, anchor, positive, negative, s.alpha, geometry=geometry, max_iterations=s.cg_iterations
         )
         return Metric(result.point)
 

@@ -32,8 +32,8 @@ class Needs:
     def words(self) -> str:
         """The needs as a short list for tables."""
         names = ("labels", "unlabelled data", "graph", "views", "images")
-        needed = dataclasses.astuple(self)
-        return ", ".join(name for name, need in zip(names, needed, strict=True) if need) or "nothing"
+        needed = zip(names, dataclasses.astuple(self), strict=True)
+        return ", ".join(name for name, need in needed if need) or "nothing"
 
 
 class Constraints(Protocol):

@@ -20,9 +20,10 @@ from semimetric.metric import Metric
 SHARPNESS = 16.0  # scale of unit points before a linear head, for logits large enough to separate classes
 HEAD_DEVIATION = 0.01  # standard deviation of a head's initial weights; all classes start nearly equally likely
 
+SMALL_STEPS: Values = {"lr": 3e-5, "epochs": 5, "batch_size": 64}  # few large images fit into memory
 ON: dict[str, Values] = {
     "descriptors": {"lr": 1e-5},
-    "pretrained": {"lr": 3e-5, "epochs": 5, "batch_size": 64},  # a few large images with their views fit into memory
+    "pretrained": SMALL_STEPS,
     "digits": {"components": 32},
     "mnist": FROM_SCRATCH | {"components": 64},
     "fashion-mnist": FROM_SCRATCH | {"components": 64},

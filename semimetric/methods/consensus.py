@@ -45,7 +45,6 @@ FINE_TUNING: Values = GOOD_FEATURES | SMALL_STEPS | {"augmentation": "photograph
 """For a pretrained network that is trained: small steps and weak views."""
 
 GOOGLENET: Values = {"encoder": "googlenet-rmac", "preprocess": "imagenet", "precision": "bfloat16", "components": 128}
-PHOTOGRAPHS: Values = HELD_OUT_CLASSES | FINE_TUNING | GOOGLENET | {"backbone": ""}
 
 LINEAR: Values = {"encoder": "linear", "preprocess": "none", "precision": "float32"}
 DESCRIBED: Values = LINEAR | {"augmentation": "auto", "lr": 1e-4, "epochs": 10}
@@ -54,18 +53,14 @@ DESCRIBED: Values = LINEAR | {"augmentation": "auto", "lr": 1e-4, "epochs": 10}
 
 @dataclass(frozen=True)
 class Agreement:
-    """Pseudo-labels of n examples.
-
-    ``shares`` (n, C) are posteriors of ``classes`` (C,), ``confidence`` (n,) is in [0, 1], ``weights`` (n,) are those
-    in the loss, and ``known`` (n,) marks labelled examples, whose posteriors are their labels.
-    """
+    """Pseudo-labels of n examples."""
 
     nodes: Tensor
-    shares: Tensor
-    confidence: Tensor
-    weights: Tensor
-    known: Tensor
-    classes: Tensor
+    shares: Tensor  # (n, C) posteriors of ``classes``; one-hot for labelled examples
+    confidence: Tensor  # (n,) in [0, 1]
+    weights: Tensor  # (n,) in the loss
+    known: Tensor  # (n,) whether the example is labelled
+    classes: Tensor  # (C,)
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -83,9 +78,10 @@ class Agreement:
         drawn = labelled[torch.randint(len(labelled), (batches, first), generator=generator)]
         order = torch.randperm(len(self), generator=generator)[: batches * (size - first)]
         rows = torch.cat([drawn, order.reshape(batches, size - first)], dim=1).to(self.known.device)
-        by_example = (self.nodes, self.shares, self.confidence, self.weights, self.known)
-        for part in rows:
-            yield Agreement(*(tensor[part] for tensor in by_example), self.classes)
+        for at in rows:
+            yield Agreement(
+                self.nodes[at], self.shares[at], self.confidence[at], self.weights[at], self.known[at], self.classes
+            )
 
     def quality(self, classes: Tensor) -> dict[str, float]:
         """Accuracy of the pseudo-labels of unlabelled examples, plain and weighted by confidence."""
@@ -139,14 +135,6 @@ class ConsensusSettings:
         check_choice(self.metric, ("principal", "within"), "metric")
 
 
-SPACE: Space = {
-    "head_share": Range(0.0, 1.0),
-    "instance": Range(0.0, 1.0),
-    "contrast_temperature": Range(0.05, 0.3, log=True),
-    "selective": (True, False),
-}
-
-
 class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
     """Pseudo-labels from graph and head; consistency and contrastive losses on augmented views."""
 
@@ -157,7 +145,16 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
     capturable_loss = True
     unlabelled_optional = True
     learns_without_network = False
-    space = LR | GRAPH | SPACE
+    space: ClassVar[Space] = (
+        LR
+        | GRAPH
+        | {
+            "head_share": Range(0.0, 1.0),
+            "instance": Range(0.0, 1.0),
+            "contrast_temperature": Range(0.05, 0.3, log=True),
+            "selective": (True, False),
+        }
+    )
     training_defaults = ADAMW | {"average": 0.995, "passes": 2, "epochs": 40, "hold_back": 0.2}
     defaults_on: ClassVar[dict[str, Values]] = {
         "vectors": {"k": 5, "gamma": 0.95, "head_share": 0.3, "instance": 0.2, "selective": False},
@@ -168,7 +165,7 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
         "mnist": IMAGES | {"epochs": 30},
         "fashion-mnist": IMAGES | {"epochs": 20, "passes": 4, "augmentation": "objects", "instance": 0.5},
         "cifar10": IMAGES | {"epochs": 200, "precision": "bfloat16"},
-    } | on_photographs(PHOTOGRAPHS)
+    } | on_photographs(HELD_OUT_CLASSES | FINE_TUNING | GOOGLENET | {"backbone": ""})
     Settings = ConsensusSettings
     settings: ConsensusSettings
     head: nn.Linear
@@ -233,10 +230,7 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
         return unit_features((features - self.centre) @ self.directions) if within else features
 
     def _veto(self, confidence: Tensor, named: Tensor, known: Tensor) -> Tensor:
-        """Graph confidence divided by the upper quartile of the predicted class, at most 1.
-
-        Examples of a class without labels are far from all labels, where the graph is unsure even if the head is not.
-        """
+        """Graph confidence divided by the upper quartile of the predicted class, at most 1: low far from all labels."""
         if not self.settings.veto:
             return torch.ones_like(confidence)
         groups = torch.where(known, len(self.classes), named)
@@ -244,10 +238,7 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
         return (confidence / typical.clamp_min(LEAST_TYPICAL)).clamp_max(1.0)
 
     def _compared(self, confidence: Tensor, known: Tensor) -> Tensor:
-        """The confidence, or with ``relative`` its ratio to the upper quartile of the unlabelled examples.
-
-        With a hundred classes and few labels all confidences are low, but their order is still informative.
-        """
+        """The confidence, or with ``relative`` its ratio to the upper quartile of the unlabelled examples."""
         if not self.settings.relative or bool(known.all()):
             return confidence
         typical = upper_quartiles(confidence, known.long(), 2)

@@ -23,19 +23,17 @@ FLAT_VARIANCE = 1e-12  # directions with less than this share of the largest var
 
 @dataclass(frozen=True)
 class Pairs:
-    """Labelled examples and weighted pairs; all positions refer to ``nodes``.
+    """Labelled examples, which define similar and dissimilar pairs, and weighted pairs of any examples.
 
-    ``labelled`` (n,) with their ``classes`` (n,) define all similar and dissimilar pairs. ``pairs`` (P, 2) are edges of
-    a graph or other pairs of examples, with ``weights`` (P,) of mean magnitude 1. The difference of a pair is v = s_0
-    z_i - s_1 z_j with its ``scales`` (P, 2), which are 1 unless the graph's Laplacian is normalised or signed.
+    Positions refer to ``nodes``. The difference of a weighted pair is v = s_0 z_i - s_1 z_j with its ``scales``.
     """
 
     nodes: Tensor
-    labelled: Tensor
-    classes: Tensor
-    pairs: Tensor
-    weights: Tensor
-    scales: Tensor
+    labelled: Tensor  # (n,)
+    classes: Tensor  # (n,) of ``labelled``
+    pairs: Tensor  # (P, 2) such as the edges of a graph
+    weights: Tensor  # (P,) of mean magnitude 1
+    scales: Tensor  # (P, 2) 1 unless the graph's Laplacian is normalised or signed
 
     @classmethod
     def of_working_set(
@@ -169,12 +167,8 @@ class PairMethod(LearnsMetric[P]):
         return random_projection(width, self.settings.components, generator, keep_all)
 
     def _metric(self, matrix: Tensor, features: Tensor) -> Metric:
-        """M, or its largest ``components`` eigenvectors within the span of the features.
-
-        Outside of the span M may be large, but the examples do not differ there.
-        """
-        exact = features.double()
-        values, vectors = torch.linalg.eigh(torch.cov(exact.T).reshape(len(matrix), len(matrix)))
+        """M, or its largest ``components`` eigenvectors within the span of the features; examples differ only there."""
+        values, vectors = torch.linalg.eigh(torch.cov(features.double().T).reshape(len(matrix), len(matrix)))
         seen = vectors[:, values > FLAT_VARIANCE * values[-1]]
         if seen.shape[1] < len(matrix):
             self.bind_guard(

@@ -24,14 +24,10 @@ PROBE_SIZE = 500  # of the batch that ``statistics`` uses
 
 @dataclass(frozen=True)
 class Labelled(Targets):
-    """Labelled examples (n,) with their classes (n,), of a working set or of a batch.
+    """Labelled examples (n,) with their classes (n,), of a working set or of a batch."""
 
-    ``per_class`` () is the number of examples of a class in a batch. ``draws`` (n, n) are uniform random numbers in
-    [0, 1) for the loss. Both are tensors because a batch may hold only tensors.
-    """
-
-    draws: Tensor
-    per_class: Tensor
+    draws: Tensor  # (n, n) uniform random numbers in [0, 1) for the loss
+    per_class: Tensor  # () examples of a class in a batch; a tensor, as a batch may hold only tensors
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Labelled]:
         """``n // size`` batches of ``size`` different examples each, drawn by ``Dealer``."""
@@ -111,10 +107,7 @@ class SupervisedSettings(ViewSettings):
 
 
 class Supervised(Baseline[Labelled]):
-    """A triplet loss on weak views of the labelled examples.
-
-    ``tally`` (2,) counts the batches of an epoch, and those without a triplet.
-    """
+    """A triplet loss on weak views of the labelled examples."""
 
     needs = Needs(labels=True, unlabelled=False, graph=False, views=True)
     capturable_loss = True
@@ -122,7 +115,7 @@ class Supervised(Baseline[Labelled]):
     defaults_on = extended(ON_VIEWS, {"cifar10": {"lr": 3e-4, "epochs": 20}})
     Settings = SupervisedSettings
     settings: SupervisedSettings
-    tally: Tensor
+    tally: Tensor  # (2,) batches of an epoch, and those without a triplet
 
     def __init__(self, settings: SupervisedSettings | None = None) -> None:
         super().__init__(settings)
@@ -168,8 +161,7 @@ class Supervised(Baseline[Labelled]):
             self.bind_guard(
                 "no_triplet",
                 f"{self.name}: {skipped} of {batches} batches of an epoch contained no triplet (two examples of one "
-                "class and one of another) and were not used. A batch needs at least 3 examples; increase "
-                "batch_size.",
+                "class and one of another) and were not used. A batch needs at least 3 examples; increase batch_size.",
             )
         return {"skipped_batches": skipped / max(batches, 1)}
 
