@@ -35,6 +35,13 @@ LEAST_TYPICAL = 1e-3  # typical confidence that other confidences are divided by
 ROUNDING = 1e-9  # tolerance when a confidence is compared with the mean of its class
 LABELLED_SHARE = 1 / 8  # of each batch, drawn from the labelled examples
 
+SPACE: Space = {
+    "head_share": Range(0.0, 1.0),
+    "instance": Range(0.0, 1.0),
+    "contrast_temperature": Range(0.05, 0.3, log=True),
+    "selective": (True, False),
+}
+
 IMAGES: Values = FROM_SCRATCH | {"validation_share": 0.0, "selective": False}
 
 GOOD_FEATURES: Values = {"gamma": 0.95, "relative": True, "metric": "within"}
@@ -145,16 +152,7 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
     capturable_loss = True
     unlabelled_optional = True
     learns_without_network = False
-    space: ClassVar[Space] = (
-        LR
-        | GRAPH
-        | {
-            "head_share": Range(0.0, 1.0),
-            "instance": Range(0.0, 1.0),
-            "contrast_temperature": Range(0.05, 0.3, log=True),
-            "selective": (True, False),
-        }
-    )
+    space = LR | GRAPH | SPACE
     training_defaults = ADAMW | {"average": 0.995, "passes": 2, "epochs": 40, "hold_back": 0.2}
     defaults_on: ClassVar[dict[str, Values]] = {
         "vectors": {"k": 5, "gamma": 0.95, "head_share": 0.3, "instance": 0.2, "selective": False},

@@ -30,7 +30,7 @@ TRANSFORMATIONS: Mapping[str, Augmentation] = {
 """Shift, rotation and scale as in the original; adapted colour changes for scaled images; mirroring is added."""
 
 MOST_JUDGED = 2000  # seeds, evenly spaced, that ``statistics`` uses
-MOST_LOGITS = 10_000_000  # that ``statistics`` holds at once (40 MB)
+MOST_LOGITS = 10_000_000  # logits that ``statistics`` holds at once (40 MB)
 
 
 @dataclass(frozen=True)

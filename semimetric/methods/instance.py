@@ -25,7 +25,7 @@ from semimetric.metric import Metric
 
 ENOUGH_DRAWS = 1000  # noise draws over which the normaliser is estimated, in the first batches
 MOST_JUDGED = 2000  # examples, evenly spaced, that ``statistics`` looks up in the bank
-MOST_COSINES = 10_000_000  # that ``statistics`` holds at once (40 MB)
+MOST_COSINES = 10_000_000  # cosines that ``statistics`` holds at once (40 MB)
 
 
 @dataclass(frozen=True)
