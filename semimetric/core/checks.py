@@ -26,6 +26,12 @@ def check_not_negative(value: float, name: str) -> None:
         raise InputError(f"{name} must be a finite number of at least 0, got {value}.")
 
 
+def check_at_least(value: float, least: float, name: str) -> None:
+    """Check that a number is at least ``least``."""
+    if value < least:
+        raise InputError(f"{name} must be at least {least}, got {value}.")
+
+
 def check_choice(value: str, choices: tuple[str, ...], name: str) -> None:
     """Check that a name is one of ``choices``."""
     if value not in choices:

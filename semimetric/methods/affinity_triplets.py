@@ -18,9 +18,9 @@ from semimetric.core.settings import setting
 from semimetric.core.space import Range
 from semimetric.graph import graph_modes, nearest_neighbors, neighbor_density, propagate_affinities
 from semimetric.losses import angular_loss, angular_margins
-from semimetric.methods.base import Examples, LearnsMetric, Needs, check_neighbor_count
+from semimetric.methods.base import Examples, LearnsMetric, Needs, shuffled_batches
 from semimetric.methods.defaults import GRAPH, SLOW, Values, on_photographs
-from semimetric.methods.starts import START_HELP, ProjectionStart, check_start, projection_start
+from semimetric.methods.starts import START_HELP, STARTS, ProjectionStart, projection_start
 from semimetric.metric import Euclidean, Geometry, Metric, Stiefel, minimize_angular
 from semimetric.mining import mine_triplets, triplet_shares
 
@@ -36,16 +36,11 @@ class Triplets:
         return len(self.index)
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Triplets]:
-        """Shuffled batches of ``size`` triplets; the remainder is dropped.
-
-        A batch has 3 ``size`` nodes. A node is repeated for each of its triplets, so that all batches have the same
-        shape, as a recorded step requires; random triplets share few nodes.
-        """
-        order = torch.randperm(len(self.index), generator=generator).to(self.index.device)
-        rows = self.nodes[self.index[order]]
-        index = torch.arange(3 * size, device=rows.device).reshape(size, 3)
-        for start in range(0, len(order) - size + 1, size):
-            yield Triplets(rows[start : start + size].flatten(), index)
+        """Shuffled batches of ``size`` triplets, with a node for each corner, so that all have the same shape."""
+        index = torch.arange(3 * size, device=self.index.device).reshape(size, 3)
+        order = shuffled_batches(len(self), size, generator).to(self.index.device)
+        for rows in self.nodes[self.index[order]]:
+            yield Triplets(rows.flatten(), index)
 
     def quality(self, classes: Tensor) -> dict[str, float]:
         """Shares of triplets that are correct by the true classes."""
@@ -74,11 +69,10 @@ class AffinityTripletsSettings:
         if not 0.0 < self.alpha < 90.0:
             raise InputError(f"alpha must lie strictly between 0 and 90 degrees, got {self.alpha}.")
         if self.components < 1 or self.cg_iterations < 1:
-            raise InputError(
-                f"components and cg_iterations must be at least 1, got {self.components} and {self.cg_iterations}."
-            )
+            got = f"{self.components} and {self.cg_iterations}"
+            raise InputError(f"components and cg_iterations must be at least 1, got {got}.")
         check_choice(self.anchors, ("all", "modes"), "anchors")
-        check_start(self.start)
+        check_choice(self.start, STARTS, "start")
         check_choice(self.reduction, ("sum", "mean"), "reduction")
 
 
@@ -109,10 +103,6 @@ class AffinityTriplets(LearnsMetric[Triplets]):
         """An orthonormal L, chosen by ``start``."""
         return projection_start(width, self.settings.components, self.settings.start, generator, examples)
 
-    def check_working_set(self, labelled: int, unlabelled: int) -> None:
-        """Every example needs k others."""
-        check_neighbor_count(self.settings.k, labelled + unlabelled)
-
     def constraints(self, features: Tensor, labels: Tensor) -> Triplets:
         """Triplets around every node, or around the modes, of the kNN graph of ``features``."""
         neighbors = nearest_neighbors(features, self.settings.k)
@@ -124,16 +114,11 @@ class AffinityTriplets(LearnsMetric[Triplets]):
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: Triplets) -> Metric:
         """A few conjugate-gradient iterations from the current L."""
+        s = self.settings
         anchor, positive, negative = features[constraints.index.to(features.device)].unbind(1)
-        geometry: Geometry = Stiefel() if self.settings.orthogonal else Euclidean()
+        geometry: Geometry = Stiefel() if s.orthogonal else Euclidean()
         result = minimize_angular(
-            metric.factor,
-            anchor,
-            positive,
-            negative,
-            alpha=self.settings.alpha,
-            geometry=geometry,
-            max_iterations=self.settings.cg_iterations,
+            metric.factor, anchor, positive, negative, s.alpha, geometry=geometry, max_iterations=s.cg_iterations
         )
         return Metric(result.point)
 

@@ -19,8 +19,7 @@ from semimetric.methods.defaults import LR
 from semimetric.methods.supervised import Labelled, Supervised, SupervisedSettings
 from semimetric.mining import labelled_pairs
 
-PROBE_PAIRS = 1000
-"""Most pairs of the same class used for ``violated_share``."""
+PROBE_PAIRS = 1000  # pairs of the same class, at most, used for ``violated_share``
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,7 @@ class Angular(Supervised):
         return batch_angular_loss(points, batch.targets, self.settings.alpha, self.settings.constant)
 
     def violated_share(self, points: Tensor, batch: Labelled) -> float:
-        """Share of pairs whose hardest negative has an angle above alpha, without the constant term.
-
-        The hardest negative of a pair is the one with the largest inner product with the pair's midpoint.
-        """
+        """Share of pairs with an angle above alpha at the negative nearest to their midpoint, without the constant."""
         rows = unit_features(points)
         pairs, _ = labelled_pairs(batch.targets, PROBE_PAIRS, 0)
         alike = batch.targets[pairs[:, :1]] == batch.targets

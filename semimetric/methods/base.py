@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,39 +31,29 @@ class Needs:
 
     def words(self) -> str:
         """The needs as a short list for tables."""
-        names = {
-            "labels": self.labels,
-            "unlabelled data": self.unlabelled,
-            "graph": self.graph,
-            "views": self.views,
-            "images": self.images,
-        }
-        return ", ".join(name for name, needed in names.items() if needed) or "nothing"
+        names = ("labels", "unlabelled data", "graph", "views", "images")
+        needed = zip(names, dataclasses.astuple(self), strict=True)
+        return ", ".join(name for name, need in needed if need) or "nothing"
 
 
 class Constraints(Protocol):
-    """What a method derives from a working set: triplets, pairs, edges, targets.
+    """What a method derives from a working set: triplets, pairs, edges, targets. A mini-batch is one of fewer nodes.
 
-    ``nodes`` are the rows of the working set that the constraints use; all other indices are positions in ``nodes``. A
-    mini-batch is again ``Constraints``, over fewer nodes.
+    ``nodes`` are the rows of the working set that the constraints use; all other indices are positions in ``nodes``.
     """
 
     @property
     def nodes(self) -> Tensor:
         """(n,) rows of the working set."""
-        ...
 
     def __len__(self) -> int:
         """Number of constraints."""
-        ...
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Constraints]:
         """Shuffled mini-batches of exactly ``size`` constraints; the remainder is dropped."""
-        ...
 
     def quality(self, classes: Tensor) -> dict[str, float]:
         """Shares of correct constraints, given the true classes of the working set, for the log of a benchmark."""
-        ...
 
 
 C = TypeVar("C", bound=Constraints)
@@ -159,7 +150,13 @@ class Method(nn.Module, ABC, Generic[C]):
         """
 
     def check_working_set(self, labelled: int, unlabelled: int) -> None:
-        """Refuse a working set of so many examples if it is too small. Called once before training."""
+        """Refuse a working set of so many examples if it is too small for k neighbours. Called once before training."""
+        k, size = getattr(self.settings, "k", 0), labelled + unlabelled
+        if self.needs.graph and k >= size:
+            raise InputError(
+                f"k must be below the number of examples in the graph ({size}: a partition with the labelled ones, "
+                f"where there are partitions), got {k}. Ask for fewer neighbours or give more examples."
+            )
 
     def on_epoch_begin(self, epoch: int) -> None:
         """Called before ``constraints`` in each epoch, counted from 1.
@@ -217,10 +214,6 @@ class PredictsClasses(Method[C]):
         """Class probabilities and confidence of each example of the working set."""
 
 
-def check_neighbor_count(k: int, size: int) -> None:
-    """Refuse ``k`` neighbours for each example of a working set of ``size``."""
-    if k >= size:
-        raise InputError(
-            f"k must be below the number of examples in the graph ({size}: a partition with the labelled ones, where "
-            f"there are partitions), got {k}. Ask for fewer neighbours or give more examples."
-        )
+def shuffled_batches(count: int, size: int, generator: torch.Generator) -> Tensor:
+    """(count // size, size) of the numbers below ``count``, in random order."""
+    return torch.randperm(count, generator=generator)[: count // size * size].reshape(-1, size)

@@ -8,23 +8,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from semimetric.core.checks import check_not_negative
+from semimetric.core.checks import check_choice, check_not_negative
 from semimetric.core.settings import setting
+from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind
 from semimetric.encoders import unit_features
-from semimetric.methods.base import C, Examples, Method
-from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, HELD_OUT_CLASSES, Values, on_photographs
-from semimetric.methods.starts import START_HELP, ProjectionStart, check_start, projection_start
+from semimetric.methods.base import C, Examples, Method, Needs, shuffled_batches
+from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, HELD_OUT_CLASSES, Values, extended, on_photographs
+from semimetric.methods.starts import START_HELP, STARTS, ProjectionStart, projection_start
 from semimetric.metric import Metric
 
-SHARPNESS = 16.0
-"""Scale of unit points before a linear head; without it the logits would be too small to separate classes."""
+SHARPNESS = 16.0  # scale of unit points before a linear head, for logits large enough to separate classes
+HEAD_DEVIATION = 0.01  # standard deviation of a head's initial weights; all classes start nearly equally likely
 
-HEAD_DEVIATION = 0.01
-"""Standard deviation of the initial weights of a head; all classes start nearly equally likely."""
-
-SMALL_STEPS: Values = {"lr": 3e-5, "epochs": 5, "batch_size": 64}
-"""For a pretrained network that is trained; few large images, with several views each, fit into memory."""
-
+SMALL_STEPS: Values = {"lr": 3e-5, "epochs": 5, "batch_size": 64}  # few large images fit into memory
 ON: dict[str, Values] = {
     "descriptors": {"lr": 1e-5},
     "pretrained": SMALL_STEPS,
@@ -35,8 +31,8 @@ ON: dict[str, Values] = {
 } | on_photographs(HELD_OUT_CLASSES | {"components": 128, "start": "principal", "lr": 1e-5})
 """Embeddings are as wide as that of affinity-triplets. 1e-5 was the best of three rates on descriptors of CUB-200."""
 
-CLOTHES: dict[str, Values] = {"fashion-mnist": {"augmentation": "objects"}}
-"""Clothes may be mirrored, unlike digits."""
+ON_VIEWS = extended(ON, {"fashion-mnist": {"augmentation": "objects"}})
+"""With views: clothes may be mirrored, unlike digits."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +47,7 @@ class Targets:
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Targets]:
         """Shuffled batches of ``size`` examples; the remainder is dropped."""
-        order = torch.randperm(len(self), generator=generator).to(self.nodes.device)
-        for start in range(0, len(order) - size + 1, size):
-            rows = order[start : start + size]
+        for rows in shuffled_batches(len(self), size, generator).to(self.nodes.device):
             yield Targets(self.nodes[rows], self.targets[rows])
 
     def quality(self, classes: Tensor) -> dict[str, float]:
@@ -72,15 +66,25 @@ class BaselineSettings:
 
     def __post_init__(self) -> None:
         check_not_negative(self.components, "components")
-        check_start(self.start)
+        check_choice(self.start, STARTS, "start")
+
+
+@dataclass(frozen=True)
+class ViewSettings(BaselineSettings):
+    """Hyper-parameters of every baseline that trains on views."""
+
+    augmentation: ViewKind = setting("auto", VIEW_HELP)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(self.augmentation, VIEW_KINDS, "augmentation")
 
 
 class Baseline(Method[C]):
     """A method whose metric is Euclidean distance, after a fixed orthonormal projection if ``components`` is set.
 
-    A linear layer before the fixed projection can learn whatever a learned projection could. The projection starts as
-    in the methods that learn it. Losses use unit points; distances use the projection without normalisation, as for
-    every metric here.
+    A linear layer before the fixed projection can learn whatever a learned projection could. Losses use unit points;
+    distances use the projection without normalisation, as for every metric here.
     """
 
     learns_without_network = False
@@ -97,6 +101,18 @@ class Baseline(Method[C]):
     def embedding_width(self, width: int) -> int:
         """Dimensions of the embedding, for features of ``width`` dimensions."""
         return self.settings.components or width
+
+
+class Classifier(Baseline[C]):
+    """A baseline that trains a linear head on views of unlabelled examples."""
+
+    needs = Needs(labels=False, unlabelled=True, graph=False, views=True)
+    capturable_loss = True
+    head: nn.Linear
+
+    def logits(self, metric: Metric, features: Tensor, scale: float = 1.0) -> Tensor:
+        """(n, classes) logits of the scaled unit points of features."""
+        return head_logits(self.head, scale * unit_points(metric, features))
 
 
 def unit_points(metric: Metric, features: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from semimetric.core.checks import check_choice, check_fraction, check_not_negative, check_positive
+from semimetric.core.checks import check_at_least, check_choice, check_fraction, check_not_negative, check_positive
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Range, Space
@@ -24,23 +24,23 @@ from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
 from semimetric.encoders import unit_features
 from semimetric.graph import Posteriors, cosine_posteriors, names_and_confidence, upper_quartiles
 from semimetric.losses import contrastive_loss
-from semimetric.methods.base import Examples, LearnsMetric, Needs, PredictsClasses, check_neighbor_count
+from semimetric.methods.base import Examples, LearnsMetric, Needs, PredictsClasses
 from semimetric.methods.baseline import head_logits
 from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, GRAPH, HELD_OUT_CLASSES, LR, Values, on_photographs
 from semimetric.methods.starts import random_projection
 from semimetric.metric import Metric, within_class_whitening
 
-SMALLEST_SHARE = 1e-6
-"""Smallest probability in the geometric mean, so that neither graph nor head rules out a class."""
+SMALLEST_SHARE = 1e-6  # probability in the geometric mean, so that neither graph nor head rules out a class
+LEAST_TYPICAL = 1e-3  # typical confidence that other confidences are divided by
+ROUNDING = 1e-9  # tolerance when a confidence is compared with the mean of its class
+LABELLED_SHARE = 1 / 8  # of each batch, drawn from the labelled examples
 
-LEAST_TYPICAL = 1e-3
-"""Smallest typical confidence that other confidences are divided by."""
-
-ROUNDING = 1e-9
-"""Tolerance when a confidence is compared with the mean of its class."""
-
-LABELLED_SHARE = 1 / 8
-"""Share of each batch that is drawn from the labelled examples."""
+SPACE: Space = {
+    "head_share": Range(0.0, 1.0),
+    "instance": Range(0.0, 1.0),
+    "contrast_temperature": Range(0.05, 0.3, log=True),
+    "selective": (True, False),
+}
 
 IMAGES: Values = FROM_SCRATCH | {"validation_share": 0.0, "selective": False}
 
@@ -52,7 +52,6 @@ FINE_TUNING: Values = GOOD_FEATURES | SMALL_STEPS | {"augmentation": "photograph
 """For a pretrained network that is trained: small steps and weak views."""
 
 GOOGLENET: Values = {"encoder": "googlenet-rmac", "preprocess": "imagenet", "precision": "bfloat16", "components": 128}
-PHOTOGRAPHS: Values = HELD_OUT_CLASSES | FINE_TUNING | GOOGLENET | {"backbone": ""}
 
 LINEAR: Values = {"encoder": "linear", "preprocess": "none", "precision": "float32"}
 DESCRIBED: Values = LINEAR | {"augmentation": "auto", "lr": 1e-4, "epochs": 10}
@@ -61,18 +60,14 @@ DESCRIBED: Values = LINEAR | {"augmentation": "auto", "lr": 1e-4, "epochs": 10}
 
 @dataclass(frozen=True)
 class Agreement:
-    """Pseudo-labels of n examples.
-
-    ``shares`` (n, C) are posteriors of ``classes`` (C,), ``confidence`` (n,) is in [0, 1], ``weights`` (n,) are those
-    in the loss, and ``known`` (n,) marks labelled examples, whose posteriors are their labels.
-    """
+    """Pseudo-labels of n examples."""
 
     nodes: Tensor
-    shares: Tensor
-    confidence: Tensor
-    weights: Tensor
-    known: Tensor
-    classes: Tensor
+    shares: Tensor  # (n, C) posteriors of ``classes``; one-hot for labelled examples
+    confidence: Tensor  # (n,) in [0, 1]
+    weights: Tensor  # (n,) in the loss
+    known: Tensor  # (n,) whether the example is labelled
+    classes: Tensor  # (C,)
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -83,23 +78,17 @@ class Agreement:
         return self.shares.argmax(1)
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Agreement]:
-        """``n // size`` batches: an eighth is drawn from the labelled examples, the rest from all in random order.
-
-        One pass therefore visits seven eighths of the examples.
-        """
+        """``n // size`` batches: an eighth is drawn from the labelled examples, the rest from all in random order."""
         labelled = self.known.nonzero().flatten().cpu()
         first = max(int(LABELLED_SHARE * size), 1 if size > 1 else 0)
         batches = len(self) // size
         drawn = labelled[torch.randint(len(labelled), (batches, first), generator=generator)]
         order = torch.randperm(len(self), generator=generator)[: batches * (size - first)]
         rows = torch.cat([drawn, order.reshape(batches, size - first)], dim=1).to(self.known.device)
-        for part in rows:
-            yield self._part(part)
-
-    def _part(self, rows: Tensor) -> Agreement:
-        tensors = (tensor[rows] for tensor in (self.nodes, self.shares, self.confidence, self.weights, self.known))
-        nodes, shares, confidence, weights, known = tensors
-        return Agreement(nodes, shares, confidence, weights, known, self.classes)
+        for at in rows:
+            yield Agreement(
+                self.nodes[at], self.shares[at], self.confidence[at], self.weights[at], self.known[at], self.classes
+            )
 
     def quality(self, classes: Tensor) -> dict[str, float]:
         """Accuracy of the pseudo-labels of unlabelled examples, plain and weighted by confidence."""
@@ -141,8 +130,7 @@ class ConsensusSettings:
     shrinkage: float = setting(3.0, "Shrinkage of the within-class covariance towards isotropic, above 0.")
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise InputError(f"k must be at least 1, got {self.k}.")
+        check_at_least(self.k, 1, "k")
         check_fraction(self.gamma, "gamma")
         if not 0.0 <= self.head_share <= 1.0:
             raise InputError(f"head_share must be between 0 and 1, got {self.head_share}.")
@@ -152,14 +140,6 @@ class ConsensusSettings:
             check_positive(getattr(self, name), name)
         check_choice(self.augmentation, VIEW_KINDS, "augmentation")
         check_choice(self.metric, ("principal", "within"), "metric")
-
-
-SPACE: Space = {
-    "head_share": Range(0.0, 1.0),
-    "instance": Range(0.0, 1.0),
-    "contrast_temperature": Range(0.05, 0.3, log=True),
-    "selective": (True, False),
-}
 
 
 class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
@@ -183,7 +163,7 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
         "mnist": IMAGES | {"epochs": 30},
         "fashion-mnist": IMAGES | {"epochs": 20, "passes": 4, "augmentation": "objects", "instance": 0.5},
         "cifar10": IMAGES | {"epochs": 200, "precision": "bfloat16"},
-    } | on_photographs(PHOTOGRAPHS)
+    } | on_photographs(HELD_OUT_CLASSES | FINE_TUNING | GOOGLENET | {"backbone": ""})
     Settings = ConsensusSettings
     settings: ConsensusSettings
     head: nn.Linear
@@ -212,10 +192,6 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
     def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
         """Euclidean distance, after a random projection if ``components`` is set."""
         return random_projection(width, self.settings.components, generator)
-
-    def check_working_set(self, labelled: int, unlabelled: int) -> None:
-        """Every example needs k others."""
-        check_neighbor_count(self.settings.k, labelled + unlabelled)
 
     @torch.no_grad()
     def constraints(self, features: Tensor, labels: Tensor) -> Agreement:
@@ -248,15 +224,11 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
 
     def _points(self, features: Tensor) -> Tensor:
         """The features as graph, head and losses use them: unchanged, or on the unit sphere of the fixed space."""
-        if self.settings.metric == "principal":
-            return features
-        return unit_features((features - self.centre) @ self.directions)
+        within = self.settings.metric == "within"
+        return unit_features((features - self.centre) @ self.directions) if within else features
 
     def _veto(self, confidence: Tensor, named: Tensor, known: Tensor) -> Tensor:
-        """Graph confidence divided by the upper quartile of the predicted class, at most 1.
-
-        Examples of a class without labels are far from all labels, where the graph is unsure even if the head is not.
-        """
+        """Graph confidence divided by the upper quartile of the predicted class, at most 1: low far from all labels."""
         if not self.settings.veto:
             return torch.ones_like(confidence)
         groups = torch.where(known, len(self.classes), named)
@@ -264,10 +236,7 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
         return (confidence / typical.clamp_min(LEAST_TYPICAL)).clamp_max(1.0)
 
     def _compared(self, confidence: Tensor, known: Tensor) -> Tensor:
-        """The confidence, or with ``relative`` its ratio to the upper quartile of the unlabelled examples.
-
-        With a hundred classes and few labels all confidences are low, but their order is still informative.
-        """
+        """The confidence, or with ``relative`` its ratio to the upper quartile of the unlabelled examples."""
         if not self.settings.relative or bool(known.all()):
             return confidence
         typical = upper_quartiles(confidence, known.long(), 2)
@@ -277,8 +246,7 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
         """The confidence; with ``selective`` 0 for examples below the mean of their predicted class."""
         if not self.settings.selective:
             return confidence
-        unlabelled = (~known).double()
-        none = confidence.new_zeros(len(self.classes))
+        unlabelled, none = (~known).double(), confidence.new_zeros(len(self.classes))
         counts = none.index_add(0, named, unlabelled).clamp_min(1.0)
         means = none.index_add(0, named, confidence * unlabelled) / counts
         return torch.where(known | (confidence >= means[named] - ROUNDING), confidence, 0.0)

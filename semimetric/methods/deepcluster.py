@@ -11,45 +11,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from semimetric.core.checks import check_choice, check_positive
-from semimetric.core.errors import InputError
+from semimetric.core.checks import check_at_least, check_choice, check_positive
 from semimetric.core.settings import setting
 from semimetric.core.space import Range
-from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
+from semimetric.data import preset_views
 from semimetric.data.views import AugmentationStrength
 from semimetric.encoders import unit_features
 from semimetric.graph.clustering import kmeans
-from semimetric.methods.base import Needs
-from semimetric.methods.baseline import (
-    CLOTHES,
-    HEAD_DEVIATION,
-    ON,
-    Baseline,
-    BaselineSettings,
-    head_logits,
-    linear_head,
-    unit_points,
-)
+from semimetric.methods.baseline import HEAD_DEVIATION, ON_VIEWS, Classifier, Targets, ViewSettings, linear_head
 from semimetric.methods.defaults import LR, extended
 from semimetric.metric import Metric, whitening
 
-ITERATIONS = 20
-"""Iterations of k-means, with a single start, as in the original."""
+ITERATIONS = 20  # of k-means, with a single start, as in the original
 
 
 @dataclass(frozen=True)
-class Clusters:
+class Clusters(Targets):
     """Examples (n,), the cluster of each (n,), and which of the K clusters are not empty (K,)."""
 
-    nodes: Tensor
-    targets: Tensor
     filled: Tensor
-
-    def __len__(self) -> int:
-        return len(self.nodes)
 
     @property
     def sizes(self) -> Tensor:
@@ -57,10 +40,7 @@ class Clusters:
         return torch.bincount(self.targets, minlength=len(self.filled))
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Clusters]:
-        """``n // size`` batches; each draw takes a random cluster, then a random example of it.
-
-        All clusters are drawn equally often, whatever their size.
-        """
+        """``n // size`` batches; each draw takes a random cluster, whatever its size, then a random example of it."""
         sizes = self.sizes.cpu()
         members, starts = self.targets.cpu().argsort(stable=True), sizes.cumsum(0) - sizes
         draws = len(self) // size * size
@@ -78,17 +58,15 @@ class Clusters:
 
 
 @dataclass(frozen=True)
-class DeepClusterSettings(BaselineSettings):
+class DeepClusterSettings(ViewSettings):
     """Hyper-parameters; the original uses 10,000 clusters for the 1,000 classes of ImageNet."""
 
     clusters: int = setting(
         100, "Number of k-means clusters, about ten times the expected classes; at most all examples."
     )
     pca: int = setting(256, "Principal components to whiten and cluster, at most the features' d.")
-    augmentation: ViewKind = setting("auto", VIEW_HELP)
     views: AugmentationStrength = setting(
-        "weak",
-        "Strength of the views; strong views make the task harder, which helps on colour images.",
+        "weak", "Strength of the views; strong views make the task harder, which helps on colour images."
     )
     head_rate: float = setting(
         1.0, "Learning rate of the head under Adam, as a multiple of lr; a new head is trained in every epoch."
@@ -96,16 +74,13 @@ class DeepClusterSettings(BaselineSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.clusters < 2:
-            raise InputError(f"clusters must be at least 2, got {self.clusters}.")
-        if self.pca < 1:
-            raise InputError(f"pca must be at least 1, got {self.pca}.")
-        check_choice(self.augmentation, VIEW_KINDS, "augmentation")
+        check_at_least(self.clusters, 2, "clusters")
+        check_at_least(self.pca, 1, "pca")
         check_choice(self.views, ("weak", "strong"), "views")
         check_positive(self.head_rate, "head_rate")
 
 
-class DeepCluster(Baseline[Clusters]):
+class DeepCluster(Classifier[Clusters]):
     """Cross-entropy of a linear head (l, K) over the clusters of this epoch.
 
     ``assignment`` (N,) is the latest clustering and ``previous`` that of the epoch before, -1 if there is none.
@@ -115,21 +90,17 @@ class DeepCluster(Baseline[Clusters]):
     name = "deepcluster"
     summary = "k-means clusters of the features, renewed every epoch, as classes"
     reference = "Caron, Bojanowski, Joulin and Douze, ECCV 2018"
-    needs = Needs(labels=False, unlabelled=True, graph=False, views=True)
-    capturable_loss = True
     follows_examples = True
     space = LR | {"clusters": Range(5, 200, log=True)}
     defaults_on = extended(  # with weak views, or too few steps of the head, recall fell on CIFAR-10
-        ON,
-        CLOTHES
-        | {
+        ON_VIEWS,
+        {
             "digits": {"passes": 10, "lr": 3e-3, "epochs": 8},
             "cifar10": {"views": "strong", "head_rate": 10.0, "passes": 4, "epochs": 15},
         },
     )
     Settings = DeepClusterSettings
     settings: DeepClusterSettings
-    head: nn.Linear
     fresh: Tensor
     epoch: Tensor
     steps: Tensor
@@ -171,7 +142,7 @@ class DeepCluster(Baseline[Clusters]):
         """
         if self.training:
             self._renew_head()
-        logits = head_logits(self.head, self.settings.head_rate * unit_points(metric, features))
+        logits = self.logits(metric, features, self.settings.head_rate)
         return cross_entropy(logits.masked_fill(~constraints.filled, -math.inf), constraints.targets)
 
     @torch.no_grad()
@@ -185,10 +156,7 @@ class DeepCluster(Baseline[Clusters]):
     def statistics(self, metric: Metric, features: Tensor, constraints: Clusters) -> dict[str, float]:
         """Number of non-empty clusters, share of examples in the largest, and NMI with the previous clustering."""
         sizes = constraints.sizes
-        found = {
-            "clusters": float((sizes > 0).sum()),
-            "largest_cluster": float(sizes.max()) / len(constraints),
-        }
+        found = {"clusters": float((sizes > 0).sum()), "largest_cluster": float(sizes.max()) / len(constraints)}
         if bool((self.previous < 0).any()):
             return found
         return found | {"nmi_with_last": mutual_information(constraints.targets, self.previous)}

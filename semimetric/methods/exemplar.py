@@ -10,24 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from semimetric.core.checks import check_choice
-from semimetric.core.errors import InputError
+from semimetric.core.checks import check_at_least
 from semimetric.core.settings import setting
-from semimetric.data import VIEW_HELP, VIEW_KINDS, Augmentation, ViewKind, Views, augmentation_for, kind_of
-from semimetric.methods.base import Needs
-from semimetric.methods.baseline import (
-    CLOTHES,
-    ON,
-    Baseline,
-    BaselineSettings,
-    Targets,
-    head_logits,
-    linear_head,
-    unit_points,
-)
+from semimetric.data import Augmentation, ViewKind, Views, augmentation_for, kind_of
+from semimetric.methods.baseline import ON_VIEWS, Classifier, Targets, ViewSettings, linear_head
 from semimetric.methods.defaults import extended
 from semimetric.metric import Metric
 
@@ -40,41 +29,32 @@ TRANSFORMATIONS: Mapping[str, Augmentation] = {
 }
 """Shift, rotation and scale as in the original; adapted colour changes for scaled images; mirroring is added."""
 
-MOST_JUDGED = 2000
-"""Most seeds, evenly spaced, that ``statistics`` uses."""
-
-MOST_LOGITS = 10_000_000
-"""Most logits that ``statistics`` holds at once (40 MB)."""
+MOST_JUDGED = 2000  # seeds, evenly spaced, that ``statistics`` uses
+MOST_LOGITS = 10_000_000  # logits that ``statistics`` holds at once (40 MB)
 
 
 @dataclass(frozen=True)
-class ExemplarSettings(BaselineSettings):
+class ExemplarSettings(ViewSettings):
     """Hyper-parameters; the original mostly uses 8000 surrogate classes."""
 
     exemplars: int = setting(8000, "Number of random seed examples, each its own class; at most all examples.")
-    augmentation: ViewKind = setting("auto", VIEW_HELP)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.exemplars < 2:
-            raise InputError(f"exemplars must be at least 2, got {self.exemplars}.")
-        check_choice(self.augmentation, VIEW_KINDS, "augmentation")
+        check_at_least(self.exemplars, 2, "exemplars")
 
 
-class Exemplar(Baseline[Targets]):
+class Exemplar(Classifier[Targets]):
     """Cross-entropy of a linear head (d, N_e) over N_e seeds. A batch of b costs O(b d N_e) time and b N_e logits."""
 
     name = "exemplar"
     summary = "every seed example a class of its own, under random transformations"
     reference = "Dosovitskiy, Springenberg, Riedmiller and Brox, NIPS 2014"
-    needs = Needs(labels=False, unlabelled=True, graph=False, views=True)
-    capturable_loss = True
     follows_examples = True
-    training_defaults = Baseline.training_defaults | {"passes": 5}
-    defaults_on = extended(ON, CLOTHES | {"cifar10": {"lr": 3e-4}})
+    training_defaults = Classifier.training_defaults | {"passes": 5}
+    defaults_on = extended(ON_VIEWS, {"cifar10": {"lr": 3e-4}})
     Settings = ExemplarSettings
     settings: ExemplarSettings
-    head: nn.Linear
     seeds: Tensor
 
     def on_fit_begin(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
@@ -90,10 +70,7 @@ class Exemplar(Baseline[Targets]):
 
     def loss(self, metric: Metric, features: Tensor, constraints: Targets) -> Tensor:
         """Mean cross-entropy over the seeds."""
-        return cross_entropy(self._logits(metric, features), constraints.targets)
-
-    def _logits(self, metric: Metric, features: Tensor) -> Tensor:
-        return head_logits(self.head, unit_points(metric, features))
+        return cross_entropy(self.logits(metric, features), constraints.targets)
 
     @torch.no_grad()
     def statistics(self, metric: Metric, features: Tensor, constraints: Targets) -> dict[str, float]:
@@ -103,7 +80,7 @@ class Exemplar(Baseline[Targets]):
         chunk = max(1, MOST_LOGITS // len(constraints))
         loss, right = 0.0, 0
         for rows, own in zip(nodes.split(chunk), targets.split(chunk), strict=True):
-            logits = self._logits(metric, features[rows])
+            logits = self.logits(metric, features[rows])
             loss += float(cross_entropy(logits, own, reduction="sum"))
             right += int((logits.argmax(1) == own).sum())
         return {"exemplar_loss": loss / len(nodes), "exemplar_accuracy": right / len(nodes)}

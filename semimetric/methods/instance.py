@@ -1,7 +1,6 @@
 """Instance discrimination: a view of each example is matched against a memory bank of all embeddings.
 
-The bank holds one row for each example and replaces a classification head. The page in ``docs/methods`` has the
-formulae.
+The page in ``docs/methods`` has the formulae.
 """
 
 from __future__ import annotations
@@ -12,30 +11,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from semimetric.core.checks import check_choice, check_not_negative, check_positive
+from semimetric.core.checks import check_not_negative, check_positive
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Range
-from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
+from semimetric.data import preset_views
 from semimetric.encoders import unit_features
 from semimetric.losses import instance_loss, noise_contrastive_loss, scaled_cosines
 from semimetric.methods.base import Needs
-from semimetric.methods.baseline import CLOTHES, ON, Baseline, BaselineSettings, Targets, unit_points
+from semimetric.methods.baseline import ON_VIEWS, Baseline, Targets, ViewSettings, unit_points
 from semimetric.methods.defaults import LR, extended
 from semimetric.metric import Metric
 
-ENOUGH_DRAWS = 1000
-"""Noise draws over which the normaliser is estimated, in the first batches."""
-
-MOST_JUDGED = 2000
-"""Most examples, evenly spaced, that ``statistics`` looks up in the bank."""
-
-MOST_COSINES = 10_000_000
-"""Most cosines that ``statistics`` holds at once (40 MB)."""
+ENOUGH_DRAWS = 1000  # noise draws over which the normaliser is estimated, in the first batches
+MOST_JUDGED = 2000  # examples, evenly spaced, that ``statistics`` looks up in the bank
+MOST_COSINES = 10_000_000  # cosines that ``statistics`` holds at once (40 MB)
 
 
 @dataclass(frozen=True)
-class InstanceSettings(BaselineSettings):
+class InstanceSettings(ViewSettings):
     """Hyper-parameters; the original's temperature is 0.07 on ImageNet and 0.1 on CIFAR-10."""
 
     temperature: float = setting(0.1, "Temperature of the softmax over the bank.")
@@ -45,7 +39,6 @@ class InstanceSettings(BaselineSettings):
         "to 100,000 examples.",
     )
     bank_momentum: float = setting(0.5, "Momentum of the bank: share of the old row that an update keeps.")
-    augmentation: ViewKind = setting("auto", VIEW_HELP)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,7 +46,6 @@ class InstanceSettings(BaselineSettings):
         check_not_negative(self.noise, "noise")
         if not 0.0 <= self.bank_momentum < 1.0:
             raise InputError(f"bank_momentum must be in [0, 1), got {self.bank_momentum}.")
-        check_choice(self.augmentation, VIEW_KINDS, "augmentation")
 
 
 class Instance(Baseline[Targets]):
@@ -71,7 +63,7 @@ class Instance(Baseline[Targets]):
     follows_examples = True
     space = LR | {"temperature": Range(0.05, 0.5, log=True)}
     defaults_on = extended(
-        extended(ON, CLOTHES),
+        ON_VIEWS,
         {
             "digits": {"passes": 10, "temperature": 0.2},
             "mnist": {"lr": 3e-4},
@@ -144,12 +136,10 @@ class Instance(Baseline[Targets]):
 
     @torch.no_grad()
     def statistics(self, metric: Metric, features: Tensor, constraints: Targets) -> dict[str, float]:
-        """Lookup of unaugmented examples in the bank.
-
-        Mean softmax probability and cosine of their own rows, and the share of examples whose own row is the nearest.
-        """
+        """Mean probability and cosine of unaugmented examples' own rows, and how often the own row is the nearest."""
         nodes = constraints.nodes[:: math.ceil(len(constraints) / MOST_JUDGED)]
-        found = [self._looked_up(metric, features[part], part) for part in nodes.split(self._rows_at_once())]
+        at_once = max(1, MOST_COSINES // len(self.bank))
+        found = [self._looked_up(metric, features[part], part) for part in nodes.split(at_once)]
         probability, cosine, first = torch.cat(found, dim=1).mean(1).tolist()
         return {"own_probability": probability, "own_cosine": cosine, "own_first": first}
 
@@ -159,6 +149,3 @@ class Instance(Baseline[Targets]):
         own = cosines.gather(1, nodes[:, None])[:, 0]
         log_sum = (cosines / self.settings.temperature).logsumexp(1)
         return torch.stack([(own / self.settings.temperature - log_sum).exp(), own, (own >= cosines.amax(1)).to(own)])
-
-    def _rows_at_once(self) -> int:
-        return max(1, MOST_COSINES // len(self.bank))

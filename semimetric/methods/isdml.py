@@ -1,8 +1,7 @@
 """Metric learning that preserves the manifold in dense regions.
 
 S. Ying, Z. Wen, J. Shi, Y. Peng, J. Peng, H. Qiao, "Manifold preserving: an intrinsic approach for semisupervised
-distance metric learning", IEEE Transactions on Neural Networks and Learning Systems 29(7), 2018. End to end as in
-Dutta, Harandi and Sekhar, AAAI 2021.
+distance metric learning", IEEE Transactions on Neural Networks and Learning Systems 29(7), 2018.
 """
 
 from __future__ import annotations
@@ -49,5 +48,4 @@ class ISDML(LaplacianMethod):
         """The edges of the kNN graph with their density-aware affinities."""
         neighbors = nearest_neighbors(features, self.settings.k)
         affinities = density_affinities(features, neighbors, self.settings.bandwidth_steps)
-        edges, weights = symmetric_edges(neighbors, affinities)
-        return Pairs.of_working_set(labels, edges, weights)
+        return Pairs.of_working_set(labels, *symmetric_edges(neighbors, affinities))

@@ -8,17 +8,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from semimetric.core.checks import check_fraction, check_not_negative
+from semimetric.core.checks import check_at_least, check_fraction, check_not_negative
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Range
-from semimetric.methods.base import Needs, check_neighbor_count
+from semimetric.methods.base import Needs
 from semimetric.methods.defaults import SLOW
 from semimetric.methods.pairs import PairMethod, Pairs, PairSettings
 from semimetric.metric import Metric, largest_weight, minimize_with_unit_determinant, pair_means
 
-FLAT = 1e-6
-"""Smallest eigenvalue of the problem's matrix, as a share of their mean."""
+FLAT = 1e-6  # smallest eigenvalue of the problem's matrix, as a share of their mean
 
 
 @dataclass(frozen=True)
@@ -35,47 +34,29 @@ class LaplacianSettings(PairSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.k < 1:
-            raise InputError(f"k must be at least 1, got {self.k}.")
+        check_at_least(self.k, 1, "k")
         for name in ("dissimilar_weight", "graph_weight", "ridge"):
             check_not_negative(getattr(self, name), name)
         check_fraction(self.bounded_share, "bounded_share")
 
 
 class LaplacianMethod(PairMethod[Pairs]):
-    r"""Similar pairs close, dissimilar pairs apart, neighbours in the graph close, and log det M >= 0.
+    """Similar pairs close, dissimilar pairs apart, neighbours in the graph close, and log det M >= 0.
 
-    The metric minimises tr(M B) over log det M >= 0, with
-
-        B = S_s - g_D S_d + g_L R + r I
-
-    where S_s, S_d and R are means of v v^T over similar pairs, dissimilar pairs and edges, and r is ``ridge`` times the
-    mean eigenvalue of S_s + g_L R. Where B is positive definite the minimiser is det(B)^(1/d) B^-1, by the inequality
-    of arithmetic and geometric means. Otherwise the problem has no minimiser, so g_D is capped at ``bounded_share`` of
-    the weight at which B stops being positive definite. The encoder minimises tr(M B) too, with the same g_D.
-
-    The objective without its ridge is the original's. Means instead of sums, the closed form, the cap and the ridge are
-    additions.
+    The metric minimises tr(M B) with B = S_s - g_D S_d + g_L R + r I, in closed form where B is positive definite.
+    Otherwise the problem has no minimiser, so g_D is capped. The encoder minimises tr(M B) too, with the same g_D. The
+    page of LRML in ``docs/methods`` has the formulae and the differences from the original.
     """
 
     needs = Needs(labels=True, unlabelled=True, graph=True)
-    space = SLOW | {
-        "k": Range(3, 20),
-        "graph_weight": Range(0.1, 30.0, log=True),
-        "ridge": Range(0.01, 3.0, log=True),
-    }
+    space = SLOW | {"k": Range(3, 20), "graph_weight": Range(0.1, 30.0, log=True), "ridge": Range(0.01, 3.0, log=True)}
     Settings: ClassVar[type[Any]] = LaplacianSettings
     settings: LaplacianSettings
     dissimilar_weight: Tensor
 
     def __init__(self, settings: LaplacianSettings | None = None) -> None:
         super().__init__(settings)
-        weight = torch.tensor(self.settings.dissimilar_weight, dtype=torch.float64)
-        self.register_buffer("dissimilar_weight", weight)
-
-    def check_working_set(self, labelled: int, unlabelled: int) -> None:
-        """Every example needs k others."""
-        check_neighbor_count(self.settings.k, labelled + unlabelled)
+        self.register_buffer("dissimilar_weight", torch.tensor(self.settings.dissimilar_weight, dtype=torch.float64))
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: Pairs) -> Metric:
         """The minimiser in closed form, whatever the current metric."""

@@ -1,8 +1,7 @@
 """Laplacian regularised metric learning.
 
 S. C. H. Hoi, W. Liu, S.-F. Chang, "Semi-supervised distance metric learning for collaborative image retrieval", CVPR
-2008; "Semi-supervised distance metric learning for collaborative image retrieval and clustering", ACM TOMM 2010. End to
-end as in Dutta, Harandi and Sekhar, AAAI 2021.
+2008; "Semi-supervised distance metric learning for collaborative image retrieval and clustering", ACM TOMM 2010.
 """
 
 from __future__ import annotations

@@ -13,29 +13,27 @@ from torch import Tensor
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Space
-from semimetric.methods.base import Constraints, Examples, LearnsMetric
+from semimetric.methods.base import Constraints, Examples, LearnsMetric, shuffled_batches
 from semimetric.methods.defaults import SLOW, Values, on_photographs
+from semimetric.methods.starts import random_projection
 from semimetric.metric import Metric, PairScatters, pair_scatters, weighted_energy, weighted_scatter
 
-FLAT_VARIANCE = 1e-12
-"""Directions with less than this share of the largest variance count as flat."""
+FLAT_VARIANCE = 1e-12  # directions with less than this share of the largest variance count as flat
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Labelled examples and weighted pairs; all positions refer to ``nodes``.
+    """Labelled examples, which define similar and dissimilar pairs, and weighted pairs of any examples.
 
-    ``labelled`` (n,) with their ``classes`` (n,) define all similar and dissimilar pairs. ``pairs`` (P, 2) are edges of
-    a graph or other pairs of examples, with ``weights`` (P,) of mean magnitude 1. The difference of a pair is v = s_0
-    z_i - s_1 z_j with its ``scales`` (P, 2), which are 1 unless the graph's Laplacian is normalised or signed.
+    Positions refer to ``nodes``. The difference of a weighted pair is v = s_0 z_i - s_1 z_j with its ``scales``.
     """
 
     nodes: Tensor
-    labelled: Tensor
-    classes: Tensor
-    pairs: Tensor
-    weights: Tensor
-    scales: Tensor
+    labelled: Tensor  # (n,)
+    classes: Tensor  # (n,) of ``labelled``
+    pairs: Tensor  # (P, 2) such as the edges of a graph
+    weights: Tensor  # (P,) of mean magnitude 1
+    scales: Tensor  # (P, 2) 1 unless the graph's Laplacian is normalised or signed
 
     @classmethod
     def of_working_set(
@@ -62,11 +60,10 @@ class Pairs:
 
         Each end of a pair is a separate node, so that all batches of an epoch have the same shape.
         """
-        order = torch.randperm(len(self), generator=generator).to(self.pairs.device)
+        order = shuffled_batches(len(self), size, generator).to(self.pairs.device)
         count = min(size, len(self.labelled))
         labelled = cycled(self.classes, generator)
-        for number, start in enumerate(range(0, len(order) - size + 1, size)):
-            chosen = order[start : start + size]
+        for number, chosen in enumerate(order):
             known = labelled[torch.arange(number * count, (number + 1) * count, device=order.device) % len(labelled)]
             yield self._batch(chosen, known)
 
@@ -91,8 +88,7 @@ class Pairs:
 
     def form(self, features: Tensor) -> Tensor:
         """(d, d) mean over the pairs of w v v^T in float64: Z^T Lap Z of the graph, divided by its number of edges."""
-        total = weighted_scatter(features.double(), self.pairs, self.weights, self.scales)
-        return total / max(1, len(self))
+        return weighted_scatter(features.double(), self.pairs, self.weights, self.scales) / max(1, len(self))
 
     def energy(self, embeddings: Tensor) -> Tensor:
         """The trace of ``form``: the weighted mean squared length of the pairs, differentiable."""
@@ -100,10 +96,7 @@ class Pairs:
 
 
 def cycled(classes: Tensor, generator: torch.Generator) -> Tensor:
-    """A random order of labelled examples that alternates between the classes, two examples at a time.
-
-    Two at a time, so that a batch contains similar pairs.
-    """
+    """A random order that alternates between classes, two examples at a time, so that batches have similar pairs."""
     shuffled = torch.randperm(len(classes), generator=generator)
     labels = classes.cpu()[shuffled]
     by_class = labels.argsort(stable=True)
@@ -111,9 +104,8 @@ def cycled(classes: Tensor, generator: torch.Generator) -> Tensor:
     starts = (counts.cumsum(0) - counts).repeat_interleave(counts)
     rank = torch.empty_like(labels)
     rank[by_class] = torch.arange(len(labels)) - starts
-    turn = torch.randperm(len(counts), generator=generator).repeat_interleave(counts)
     class_turn = torch.empty_like(labels)
-    class_turn[by_class] = turn
+    class_turn[by_class] = torch.randperm(len(counts), generator=generator).repeat_interleave(counts)
     order = ((rank // 2) * len(counts) + class_turn).argsort(stable=True)
     return shuffled[order].to(classes.device)
 
@@ -124,20 +116,16 @@ class PairConstraints(Constraints, Protocol):
     @property
     def labelled(self) -> Tensor:
         """(n,) positions of the labelled examples."""
-        ...
 
     @property
     def classes(self) -> Tensor:
         """(n,) classes of the labelled examples."""
-        ...
 
     def form(self, features: Tensor) -> Tensor:
         """(d, d) quadratic form of the unlabelled term, in float64."""
-        ...
 
     def energy(self, embeddings: Tensor) -> Tensor:
         """The unlabelled term of the loss of embeddings, differentiable."""
-        ...
 
 
 P = TypeVar("P", bound=PairConstraints)
@@ -175,21 +163,12 @@ class PairMethod(LearnsMetric[P]):
 
     def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
         """Euclidean distance, after a random projection if ``components`` is set."""
-        components = self.settings.components
-        if components > width:
-            raise InputError(
-                f"components must be at most the encoder's output width ({width}), got {components}. "
-                "Ask for fewer components, or for 0 to keep all."
-            )
-        return Metric.random_orthonormal(width, components, generator) if components else Metric.identity(width)
+        keep_all = "Ask for fewer components, or for 0 to keep all."
+        return random_projection(width, self.settings.components, generator, keep_all)
 
     def _metric(self, matrix: Tensor, features: Tensor) -> Metric:
-        """M, or its largest ``components`` eigenvectors within the span of the features.
-
-        Outside of the span M may be large, but the examples do not differ there.
-        """
-        exact = features.double()
-        values, vectors = torch.linalg.eigh(torch.cov(exact.T).reshape(len(matrix), len(matrix)))
+        """M, or its largest ``components`` eigenvectors within the span of the features; examples differ only there."""
+        values, vectors = torch.linalg.eigh(torch.cov(features.double().T).reshape(len(matrix), len(matrix)))
         seen = vectors[:, values > FLAT_VARIANCE * values[-1]]
         if seen.shape[1] < len(matrix):
             self.bind_guard(

@@ -11,18 +11,16 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from semimetric.core.checks import check_choice, check_fraction, check_not_negative
-from semimetric.core.errors import InputError
+from semimetric.core.checks import check_at_least, check_choice, check_fraction, check_not_negative
 from semimetric.core.settings import setting
 from semimetric.core.space import Range, Space
 from semimetric.graph import nearest_neighbors, propagate_affinities, propagated_form
-from semimetric.methods.base import Needs, check_neighbor_count
+from semimetric.methods.base import Needs
 from semimetric.methods.defaults import GRAPH, SLOW
 from semimetric.methods.pairs import PairConstraints, PairMethod, Pairs, PairSettings
 from semimetric.metric import Metric, PairScatters, logdet_proximal, pair_means, project_psd
 
-ROUNDING = 1e-10
-"""Shares of a matrix below this count as rounding errors."""
+ROUNDING = 1e-10  # shares of a matrix below this count as rounding errors
 
 
 @dataclass(frozen=True)
@@ -114,8 +112,7 @@ class PropagatedSettings(PairSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.k < 1:
-            raise InputError(f"k must be at least 1, got {self.k}.")
+        check_at_least(self.k, 1, "k")
         check_fraction(self.gamma, "gamma")
         check_not_negative(self.graph_weight, "graph_weight")
         check_not_negative(self.dissimilar_weight, "dissimilar_weight")
@@ -124,19 +121,13 @@ class PropagatedSettings(PairSettings):
 
 
 class PropagatedMethod(PairMethod[PairConstraints]):
-    r"""A prior metric M_0 from the labelled pairs, and a metric near it that brings examples of high affinity together.
+    """A prior metric M_0 from the labelled pairs, and a metric near it that brings examples of high affinity together.
 
-    The metric minimises D_ld(M, M_0) + g_L tr(M T), with D_ld the LogDet divergence and T = Z^T Lap Z of the
-    affinities propagated from the labels (of all pairs, by linear solves), divided by the sum of their magnitudes
-    before they are made symmetric and by the mean variance of the features, so that g_L has no unit. Its solution
-    M^-1 = M_0^-1 + g_L T is computed as F (I + g_L F^T T F)^-1 F^T with M_0 = F F^T, which also works for a singular
-    prior. Affinities of dissimilar pairs are negative, so T may be indefinite and the problem without a minimiser; T
-    is then clipped, or g_L capped.
-
-    The encoder minimises the labelled pairs' distances, as in LRML, and the affinity-weighted lengths of the edges.
-
-    Prior and affinity propagation are the original's. The final problem, its normalisation, its guards and the
-    encoder's labelled term are additions.
+    The metric minimises D_ld(M, M_0) + g_L tr(M T), the LogDet divergence to M_0 and T = Z^T Lap Z of the propagated
+    affinities, normalised. Dissimilar pairs have negative affinities, so T may be indefinite and the problem without a
+    minimiser; T is then clipped, or g_L capped. The encoder minimises the labelled pairs' distances, as in LRML, and
+    the affinity-weighted lengths of the edges. The page of APLLR in ``docs/methods`` has the formulae and the
+    differences from the original.
     """
 
     needs = Needs(labels=True, unlabelled=True, graph=True)
@@ -149,10 +140,6 @@ class PropagatedMethod(PairMethod[PairConstraints]):
     @abstractmethod
     def prior(self, features: Tensor, classes: Tensor, scatters: PairScatters) -> Tensor | None:
         """The prior metric (d, d) of trace d from the labelled examples, or None if they do not determine one."""
-
-    def check_working_set(self, labelled: int, unlabelled: int) -> None:
-        """Every example needs k others."""
-        check_neighbor_count(self.settings.k, labelled + unlabelled)
 
     def constraints(self, features: Tensor, labels: Tensor) -> PropagatedGraph:
         """The kNN graph; affinities are propagated later."""

@@ -1,7 +1,4 @@
-"""Rotation prediction: the network classifies by which quarter turn an image was rotated.
-
-A batch holds all four rotations of each image.
-"""
+"""Rotation prediction: the network classifies by which quarter turn an image was rotated."""
 
 from __future__ import annotations
 
@@ -9,63 +6,40 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Range, Space
-from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views, rotate_quarters
+from semimetric.data import VIEW_HELP, ViewKind, preset_views, rotate_quarters
 from semimetric.methods.base import Needs
-from semimetric.methods.baseline import (
-    ON,
-    SMALL_STEPS,
-    Baseline,
-    BaselineSettings,
-    Targets,
-    head_logits,
-    linear_head,
-    unit_points,
-)
+from semimetric.methods.baseline import ON, Classifier, Targets, ViewSettings, linear_head
 from semimetric.methods.defaults import Values, extended, on_photographs
 from semimetric.metric import Metric
 
-TURNS = 4
-"""By 0, 90, 180 and 270 degrees."""
+TURNS = 4  # by 0, 90, 180 and 270 degrees
+UPRIGHT = 0  # target of an image that is not rotated
 
-UPRIGHT = 0
-"""Target of an image that is not rotated."""
-
-TRAINED_NETWORK: Values = SMALL_STEPS | {
-    "backbone": "",
-    "encoder": "googlenet",
-    "preprocess": "imagenet",
-    "side": 224,
-    "precision": "bfloat16",
-}
+NETWORK: Values = {"encoder": "googlenet", "preprocess": "imagenet", "side": 224, "precision": "bfloat16"}
+TRAINED_NETWORK: Values = ON["pretrained"] | NETWORK | {"backbone": ""}
 """Photographs themselves, since descriptors cannot be rotated."""
 
 
 @dataclass(frozen=True)
-class RotationSettings(BaselineSettings):
+class RotationSettings(ViewSettings):
     """Hyper-parameters."""
 
     augmentation: ViewKind = setting("none", f"Weak view of each image, before it is rotated. {VIEW_HELP}")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self.augmentation, VIEW_KINDS, "augmentation")
 
-
-class Rotation(Baseline[Targets]):
+class Rotation(Classifier[Targets]):
     """Cross-entropy of a linear head (d, 4) over the quarter turns of square images."""
 
     name = "rotation"
     summary = "tells by which of four quarter turns an image was turned"
     reference = "Gidaris, Singh and Komodakis, ICLR 2018"
     needs = Needs(labels=False, unlabelled=True, graph=False, views=True, images=True)
-    capturable_loss = True
     space: ClassVar[Space] = {"lr": Range(1e-5, 1e-2, log=True)}
     defaults_on = extended(
         ON,
@@ -74,7 +48,6 @@ class Rotation(Baseline[Targets]):
     )
     Settings = RotationSettings
     settings: RotationSettings
-    head: nn.Linear
 
     def on_fit_begin(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """Check that the inputs can be rotated, and build the head and the views."""
@@ -83,10 +56,7 @@ class Rotation(Baseline[Targets]):
         self.make_views = preset_views(inputs, self.settings.augmentation, ("weak",))
 
     def views(self, inputs: Tensor) -> Tensor:
-        """All images (n, C, H, H) rotated by 0, then all by 90, 180 and 270 degrees: (4 n, C, H, H).
-
-        The four rotations of an image use the same view of it, and copy its pixels without interpolation.
-        """
+        """One view of each image (n, C, H, H), all by 0, then all by 90, 180 and 270 degrees: (4 n, C, H, H)."""
         images = super().views(inputs)
         return rotate_quarters(images.repeat(TURNS, 1, 1, 1), quarter_turns(len(images), images.device))
 
@@ -98,15 +68,12 @@ class Rotation(Baseline[Targets]):
     def loss(self, metric: Metric, features: Tensor, constraints: Targets) -> Tensor:
         """Mean cross-entropy over the features (4 n, d) of the views; the target of a view is its number of turns."""
         turns = quarter_turns(len(constraints), features.device)
-        return cross_entropy(self._logits(metric, features), constraints.targets.repeat(TURNS) + turns)
-
-    def _logits(self, metric: Metric, features: Tensor) -> Tensor:
-        return head_logits(self.head, unit_points(metric, features))
+        return cross_entropy(self.logits(metric, features), constraints.targets.repeat(TURNS) + turns)
 
     @torch.no_grad()
     def statistics(self, metric: Metric, features: Tensor, constraints: Targets) -> dict[str, float]:
         """Share of the examples, none of them rotated, that the head classifies as upright."""
-        told = self._logits(metric, features[constraints.nodes]).argmax(1)
+        told = self.logits(metric, features[constraints.nodes]).argmax(1)
         return {"told_upright": float((told == constraints.targets).double().mean())}
 
 

@@ -19,20 +19,11 @@ from semimetric.core.space import Range
 from semimetric.methods.base import Needs
 from semimetric.methods.defaults import SLOW, extended
 from semimetric.methods.pairs import PairMethod, Pairs, PairSettings, with_rates
-from semimetric.metric import (
-    EntropyProblem,
-    Metric,
-    PairScatters,
-    PSDResult,
-    convex_steps,
-    label_surprise,
-    mean_entropy,
-    projected_gradient,
-)
+from semimetric.metric import EntropyProblem, Metric, PairScatters, label_surprise, mean_entropy
+from semimetric.metric.entropy import convex_steps, projected_gradient
 from semimetric.mining import labelled_pairs, spread_pairs
 
-VANISHED = 1e-8
-"""A metric whose trace is at most this share of the initial one has vanished."""
+VANISHED = 1e-8  # share of the initial trace at which the metric has vanished
 
 
 @dataclass(frozen=True)
@@ -55,23 +46,18 @@ class SERAPHSettings(PairSettings):
         check_not_negative(self.trace_weight, "trace_weight")
         check_choice(self.solver, ("gradient", "convex"), "solver")
         if self.iterations < 1 or self.most_pairs < 1:
-            raise InputError(
-                f"iterations and most_pairs must be at least 1, got {self.iterations} and {self.most_pairs}."
-            )
+            got = f"{self.iterations} and {self.most_pairs}"
+            raise InputError(f"iterations and most_pairs must be at least 1, got {got}.")
 
 
 class SERAPH(PairMethod[Pairs]):
-    r"""High likelihood of labelled pairs, low entropy of unlabelled pairs, M of low rank.
+    """High likelihood of labelled pairs, low entropy of unlabelled pairs, M of low rank.
 
-    A pair is similar with probability sigma(eta - d2_M). The metric minimises J of ``metric/entropy.py`` with lambda
-    = ``trace_weight`` m / d, where m is the midpoint between the mean squared distances of similar and of dissimilar
-    pairs. This makes J independent of the scale and width of the features. eta sets the scale of M, and with it the
-    largest probability, sigma(eta). J is not convex: one descent starts from eta/m times the identity, where pairs at
-    the midpoint have probability 1/2, another from the last metric, and the lower end is kept. If there are too many
-    pairs, an evenly spaced subset is used.
-
-    The objective is the original's. Means instead of sums, equal weight for similar and dissimilar pairs, the scale of
-    lambda, the start and the choice of pairs are additions.
+    A pair is similar with probability sigma(eta - d2_M). J of ``metric/entropy.py`` is not convex: one descent starts
+    from eta/m times the identity, where pairs at the midpoint m of the labelled pairs' mean squared distances have
+    probability 1/2, another from the last metric, and the lower end is kept. The trace of M is weighted by m / d, which
+    makes J independent of the scale and width of the features. The page in ``docs/methods`` has the differences from
+    the original.
     """
 
     name = "seraph"
@@ -106,7 +92,8 @@ class SERAPH(PairMethod[Pairs]):
     def update_metric(self, metric: Metric, features: Tensor, constraints: Pairs) -> Metric:
         """The better of two descents, from the current metric and from a multiple of the identity."""
         problem, start = self._problem(features, constraints)
-        ends = [self._descend(problem, matrix) for matrix in (metric.matrix, start)]
+        solve = convex_steps if self.settings.solver == "convex" else projected_gradient
+        ends = [solve(problem, matrix, self.settings.iterations) for matrix in (metric.matrix, start)]
         best = min(ends, key=lambda end: end.cost)
         if float(best.matrix.trace()) <= VANISHED * float(start.trace()):
             self.bind_guard(
@@ -117,18 +104,12 @@ class SERAPH(PairMethod[Pairs]):
             return self._metric(start, features)
         return self._metric(best.matrix, features)
 
-    def _descend(self, problem: EntropyProblem, start: Tensor) -> PSDResult:
-        solve = convex_steps if self.settings.solver == "convex" else projected_gradient
-        return solve(problem, start, self.settings.iterations)
-
     def _problem(self, features: Tensor, constraints: Pairs) -> tuple[EntropyProblem, Tensor]:
         """J, and the multiple of the identity that a descent starts from."""
         exact = features.double()
-        known = exact[constraints.labelled]
+        known, width = exact[constraints.labelled], exact.shape[1]
         similar, dissimilar = labelled_pairs(constraints.classes, *2 * (self.settings.most_pairs,))
-        scatters = self._scatters(features, constraints)
-        midpoint = self._midpoint(scatters, exact)
-        width = exact.shape[1]
+        midpoint = self._midpoint(self._scatters(features, constraints), exact)
         problem = EntropyProblem(
             known[similar[:, 0]] - known[similar[:, 1]],
             known[dissimilar[:, 0]] - known[dissimilar[:, 1]],

@@ -7,25 +7,22 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError
 from semimetric.graph import cosine_posteriors, names_and_confidence
 from semimetric.methods.base import Examples
 from semimetric.metric import Metric, orthonormalize, within_class_whitening
 
 ProjectionStart = Literal["random", "principal", "classes"]
+STARTS: tuple[str, ...] = get_args(ProjectionStart)
 START_HELP = (
     "Initial L: random, as in the paper; the principal components of the features; or the directions that separate the "
     "classes of propagated labels."
 )
 
+NARROWER = "Ask for fewer components or use a wider encoder."
+
 NEIGHBORS, GAMMA, SHRINKAGE = 10, 0.95, 1.0
 """Settings of ``classes``: of the graph that propagates labels, and of the within-class covariance."""
-
-
-def check_start(start: ProjectionStart) -> None:
-    """Refuse an unknown start."""
-    check_choice(start, get_args(ProjectionStart), "start")
 
 
 def projection_start(
@@ -41,13 +38,10 @@ def projection_start(
     return Metric.principal(features, components) if start == "principal" else _of_classes(features, labels, components)
 
 
-def random_projection(width: int, components: int, generator: torch.Generator) -> Metric:
+def random_projection(width: int, components: int, generator: torch.Generator, remedy: str = NARROWER) -> Metric:
     """A random orthonormal L (width, components), or the identity if components is 0."""
     if components > width:
-        raise InputError(
-            f"components must be at most the encoder's output width ({width}), got {components}. "
-            "Ask for fewer components or use a wider encoder."
-        )
+        raise InputError(f"components must be at most the encoder's output width ({width}), got {components}. {remedy}")
     return Metric.random_orthonormal(width, components, generator) if components else Metric.identity(width)
 
 
@@ -58,7 +52,6 @@ def _of_classes(features: Tensor, labels: Tensor, components: int) -> Metric:
             "start 'classes' needs labels of at least two classes, and this method has fewer. Use 'principal' or "
             "'random'."
         )
-    k = min(NEIGHBORS, len(features) - 1)
-    found = cosine_posteriors(features, labels, k, GAMMA)
+    found = cosine_posteriors(features, labels, min(NEIGHBORS, len(features) - 1), GAMMA)
     named, confidence = names_and_confidence(found, labels)
     return Metric(orthonormalize(within_class_whitening(features, named, confidence, components, SHRINKAGE).factor))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -9,30 +10,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
-from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
+from semimetric.data import preset_views
 from semimetric.methods.base import Needs
-from semimetric.methods.baseline import CLOTHES, ON, Baseline, BaselineSettings, Targets
+from semimetric.methods.baseline import ON_VIEWS, Baseline, Targets, ViewSettings
 from semimetric.methods.defaults import extended
 from semimetric.metric import Metric
 from semimetric.mining import labelled_masks
 
-PROBE_SIZE = 500
-"""Size of the batch that ``statistics`` uses."""
+PROBE_SIZE = 500  # of the batch that ``statistics`` uses
 
 
 @dataclass(frozen=True)
 class Labelled(Targets):
-    """Labelled examples (n,) with their classes (n,), of a working set or of a batch.
+    """Labelled examples (n,) with their classes (n,), of a working set or of a batch."""
 
-    ``per_class`` () is the number of examples of a class in a batch. ``draws`` (n, n) are uniform random numbers in
-    [0, 1) for the loss. Both are tensors because a batch may hold only tensors.
-    """
-
-    draws: Tensor
-    per_class: Tensor
+    draws: Tensor  # (n, n) uniform random numbers in [0, 1) for the loss
+    per_class: Tensor  # () examples of a class in a batch; a tensor, as a batch may hold only tensors
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Labelled]:
         """``n // size`` batches of ``size`` different examples each, drawn by ``Dealer``."""
@@ -53,29 +48,20 @@ class Deck:
 
     def draw(self, barred: Collection[int]) -> int:
         """The next card that is not in ``barred``; there must be one."""
-        place = next((i for i, card in enumerate(self._left) if card not in barred), None)
-        if place is None:
-            self._shuffle_in()
-            return self.draw(barred)
+        while (place := next((i for i, card in enumerate(self._left) if card not in barred), None)) is None:
+            left = set(self._left)  # the cards already dealt are shuffled, and put below these
+            order = torch.randperm(len(self.cards), generator=self._generator).tolist()
+            self._left += [self.cards[i] for i in order if self.cards[i] not in left]
         return self._left.pop(place)
-
-    def _shuffle_in(self) -> None:
-        """Shuffle the cards already dealt, and put them below the rest."""
-        left = set(self._left)
-        order = torch.randperm(len(self.cards), generator=self._generator).tolist()
-        self._left += [self.cards[i] for i in order if self.cards[i] not in left]
 
 
 class Dealer:
     """Deals batches with ``per_class`` examples of each of as many classes as needed.
 
-    With too few classes to fill a batch, each class gives more. No class gives more than half of a batch, so that a
-    batch of two or more examples has two classes. The first class has at least two examples if any class does, so that
-    a batch of three or more holds a triplet. Small classes give all they have; if a batch is still not full, all
-    classes are asked again.
-
-    Classes take turns in random order, and so do the examples of a class. Rare classes appear as often as frequent
-    ones, and their examples more often.
+    With too few classes to fill a batch, each class gives more, but at most half of the batch, so that there are two
+    classes. The first class has two examples if any class does, so that a batch of three holds a triplet. Small classes
+    give all they have; if a batch is still not full, all classes are asked again. Classes take turns in random order,
+    and so do the examples of a class: those of rare classes appear more often.
     """
 
     def __init__(self, targets: list[int], per_class: int, generator: torch.Generator) -> None:
@@ -90,7 +76,7 @@ class Dealer:
 
     def deal(self, size: int) -> list[int]:
         """``size`` different rows of ``targets``; ``size`` is at most their number."""
-        share = min(max(self._per_class, _rounded_up(size, len(self._examples))), _rounded_up(size, 2))
+        share = min(max(self._per_class, math.ceil(size / len(self._examples))), math.ceil(size / 2))
         held: dict[int, set[int]] = {target: set() for target in self._examples}
         dealt: list[int] = []
         asked: set[int] = set()
@@ -106,16 +92,11 @@ class Dealer:
         return dealt
 
 
-def _rounded_up(number: int, parts: int) -> int:
-    return -(-number // parts)
-
-
 @dataclass(frozen=True)
-class SupervisedSettings(BaselineSettings):
+class SupervisedSettings(ViewSettings):
     """Hyper-parameters of every supervised baseline."""
 
     per_class: int = setting(5, "Examples of each class in a batch; more if there are too few classes to fill it.")
-    augmentation: ViewKind = setting("auto", VIEW_HELP)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,22 +104,18 @@ class SupervisedSettings(BaselineSettings):
             raise InputError(
                 f"per_class must be at least 2, since a triplet has two examples of a class, got {self.per_class}."
             )
-        check_choice(self.augmentation, VIEW_KINDS, "augmentation")
 
 
 class Supervised(Baseline[Labelled]):
-    """A triplet loss on weak views of the labelled examples.
-
-    ``tally`` (2,) counts the batches of an epoch, and those without a triplet.
-    """
+    """A triplet loss on weak views of the labelled examples."""
 
     needs = Needs(labels=True, unlabelled=False, graph=False, views=True)
     capturable_loss = True
     training_defaults = Baseline.training_defaults | {"batch_size": 100, "passes": 50}
-    defaults_on = extended(ON, CLOTHES | {"cifar10": {"lr": 3e-4, "epochs": 20}})
+    defaults_on = extended(ON_VIEWS, {"cifar10": {"lr": 3e-4, "epochs": 20}})
     Settings = SupervisedSettings
     settings: SupervisedSettings
-    tally: Tensor
+    tally: Tensor  # (2,) batches of an epoch, and those without a triplet
 
     def __init__(self, settings: SupervisedSettings | None = None) -> None:
         super().__init__(settings)
@@ -184,8 +161,7 @@ class Supervised(Baseline[Labelled]):
             self.bind_guard(
                 "no_triplet",
                 f"{self.name}: {skipped} of {batches} batches of an epoch contained no triplet (two examples of one "
-                "class and one of another) and were not used. A batch needs at least 3 examples; increase "
-                "batch_size.",
+                "class and one of another) and were not used. A batch needs at least 3 examples; increase batch_size.",
             )
         return {"skipped_batches": skipped / max(batches, 1)}
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from semimetric.core.checks import check_not_negative
+from semimetric.core.checks import check_at_least, check_not_negative
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Range, Space
@@ -32,8 +32,7 @@ from semimetric.metric.synthetic import (
     synthesis_start,
 )
 
-LARGEST_SEED = 1 << 62
-"""Upper bound of the seeds of triplets."""
+LARGEST_SEED = 1 << 62  # of the triplets of an epoch
 
 
 @dataclass(frozen=True)
@@ -60,15 +59,12 @@ class SyntheticSettings(BaselineSettings):
         if not 0.0 < self.alpha < 90.0:
             raise InputError(f"alpha must lie strictly between 0 and 90 degrees, got {self.alpha}.")
         check_not_negative(self.orthogonality, "orthogonality")
-        for name in ("triplets_per_example", "cg_iterations"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        check_at_least(self.triplets_per_example, 1, "triplets_per_example")
+        check_at_least(self.cg_iterations, 1, "cg_iterations")
 
 
 class Synthetic(Baseline[Triplets], LearnsMetric[Triplets]):
-    """Minimises the entropy of five hypotheses about random triplets.
-
-    It does so over L, a map S to synthetic examples, and the encoder.
+    """Minimises the entropy of five hypotheses about random triplets, over L, S (a map to synthetic examples), encoder.
 
     ``synthesis`` is the relevant part of S, (d, d) float64 of norm sqrt(d); ``seed`` seeds the triplets of the epoch. S
     is initialised and learned together with L, in the metric step.
@@ -117,8 +113,7 @@ class Synthetic(Baseline[Triplets], LearnsMetric[Triplets]):
         """Each example is the anchor of a few triplets, with two random others."""
         generator = torch.Generator().manual_seed(int(self.seed))
         triplets = random_triplets(len(features), self.settings.triplets_per_example, generator)
-        nodes = torch.arange(len(features), device=features.device)
-        return RandomTriplets(nodes, triplets.to(features.device))
+        return RandomTriplets(torch.arange(len(features), device=features.device), triplets.to(features.device))
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: Triplets) -> Metric:
         """A few joint conjugate-gradient iterations from the current S and L."""
@@ -143,10 +138,7 @@ class Synthetic(Baseline[Triplets], LearnsMetric[Triplets]):
 
     @torch.no_grad()
     def statistics(self, metric: Metric, features: Tensor, constraints: Triplets) -> dict[str, float]:
-        """Mean entropy of a triplet, mean probabilities of the cases, and ||LᵀL - I||.
-
-        The probability that all three differ is one minus that of all being alike.
-        """
+        """Mean entropy of a triplet, mean probabilities of the cases, and ||LᵀL - I||."""
         scores = self._scores(metric, features, constraints)
         probabilities = torch.sigmoid(-scores).mean(0)
         return {
@@ -158,11 +150,7 @@ class Synthetic(Baseline[Triplets], LearnsMetric[Triplets]):
 
 
 def random_triplets(count: int, per_anchor: int, generator: torch.Generator) -> Tensor:
-    """(count * per_anchor, 3) triplets of numbers below ``count``, which is at least 3.
-
-    Each number is an anchor ``per_anchor`` times. The others are at two different random steps, from 1 to count - 1,
-    from the anchor, modulo ``count``.
-    """
+    """(count * per_anchor, 3) different numbers below ``count``, each of them ``per_anchor`` times as the anchor."""
     anchors = torch.arange(count).repeat(per_anchor)
     first = torch.randint(1, count, anchors.shape, generator=generator)
     second = torch.randint(1, count - 1, anchors.shape, generator=generator)

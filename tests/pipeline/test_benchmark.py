@@ -12,13 +12,14 @@ import torch
 
 from semimetric.core.errors import InputError, RunError
 from semimetric.data import load_dataset
+from semimetric.data.benchmarks.registry import DATASETS
 from semimetric.methods import METHODS, method_names
 from semimetric.pipeline.benchmark import evaluate_run, fit_benchmark
 from semimetric.pipeline.config import run_config
 from semimetric.pipeline.data import benchmark_data
 from semimetric.pipeline.fit import prepare
 from semimetric.pipeline.plan import Plan
-from semimetric.pipeline.presets import PRESETS
+from semimetric.pipeline.presets import preset_names
 from semimetric.pipeline.resolve import resolve_benchmark
 from semimetric.training import Run
 
@@ -43,7 +44,9 @@ def test_the_paper_preset_is_the_paper() -> None:
 
 
 @pytest.mark.parametrize("method", method_names())
-@pytest.mark.parametrize(("preset", "dataset"), [(p, d) for p in PRESETS for d in PRESETS[p]])
+@pytest.mark.parametrize(
+    ("preset", "dataset"), [(p, d) for p in preset_names() for d in DATASETS if p in DATASETS[d].presets]
+)
 def test_every_preset_builds_and_its_config_comes_back(preset: str, dataset: str, method: str) -> None:
     if (preset, method) == ("paper", "consensus"):
         with pytest.raises(InputError, match="preset 'paper' has no settings for method 'consensus'"):

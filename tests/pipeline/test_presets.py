@@ -7,9 +7,12 @@ import pytest
 import semimetric
 from semimetric import training_settings
 from semimetric.core.errors import InputError
+from semimetric.data import DatasetSpec, register_dataset
+from semimetric.data.benchmarks.registry import DATASETS
 from semimetric.methods import METHODS
 from semimetric.methods.baseline import Baseline
-from semimetric.pipeline.presets import PRESETS, Material, preset_values
+from semimetric.pipeline.plan import Material
+from semimetric.pipeline.presets import preset_values
 from semimetric.pipeline.resolve import resolve_benchmark
 from semimetric.training import TrainingSettings
 
@@ -47,7 +50,7 @@ def test_the_papers_protocol_chooses_on_validation_data_whatever_the_method(meth
 
 
 def test_softmax_training_is_refused_for_a_method_without_labels() -> None:
-    with pytest.raises(InputError, match="pretrain_epochs trains with labels and method 'instance' never sees one"):
+    with pytest.raises(InputError, match="pretrain_epochs trains with labels, and method 'instance' uses none"):
         resolve_benchmark("cifar10", "instance", pretrain_epochs=3)
     assert resolve_benchmark("cifar10", "triplet", pretrain_epochs=3).pretraining.pretrain_epochs == 3
 
@@ -112,5 +115,16 @@ def test_the_papers_preset_is_for_methods_of_the_paper(method: str) -> None:
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_defaults_are_of_known_materials_and_datasets(method: str) -> None:
-    known = {*get_args(Material), *PRESETS["default"], "described"}
+    known = {*get_args(Material), *DATASETS, "described"}
     assert METHODS[method].defaults_on.keys() <= known
+
+
+def test_a_dataset_from_outside_may_have_presets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DATASETS, "_loaded", dict(DATASETS._loaded))
+    own = {"encoder": "small-cnn", "labels_per_class": 3}
+    register_dataset(DatasetSpec(name="plain", summary="no presets", read=tuple))
+    register_dataset(DatasetSpec(name="known", summary="a preset", read=tuple, presets={"default": own}))
+    assert preset_values("default", "plain", "lrml") == {}
+    assert preset_values("default", "known", "lrml") == own
+    with pytest.raises(InputError, match="preset 'paper' has no settings for dataset 'plain'; it has them for mnist, "):
+        preset_values("paper", "plain", "lrml")

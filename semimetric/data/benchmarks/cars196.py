@@ -10,6 +10,7 @@ from semimetric.core.errors import DataError
 from semimetric.data.benchmarks.albums import Album, ClassFolders, Lists, album_of, unknown_names
 from semimetric.data.benchmarks.official import find_file
 from semimetric.data.benchmarks.photographs import PhotoSpec
+from semimetric.data.benchmarks.protocols import PHOTOGRAPH_PRESETS
 
 _TRAIN_LISTS = ("devkit/cars_train_annos.mat", "cars_train_annos.mat")
 _TEST_LISTS = ("devkit/cars_test_annos_withlabels.mat", "cars_test_annos_withlabels.mat")
@@ -67,6 +68,7 @@ def _matlab(path: Path) -> Mapping[str, Any]:
 CARS196 = PhotoSpec(
     name="cars196",
     summary="photographs of cars; test classes are new",
+    presets=PHOTOGRAPH_PRESETS,
     train_size=8_054,
     test_size=8_131,
     classes=196,

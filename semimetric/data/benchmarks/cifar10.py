@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from semimetric.data.benchmarks.official import Archive, FileSpec
+from semimetric.data.benchmarks.protocols import PAPER, UNLABELLED_VALIDATION
 from semimetric.data.readers.cifar import cifar_variants, load_cifar, read_rows
+
+_PAPER = PAPER | {
+    "encoder": "paper-cifar10",
+    "preprocess": "whiten",
+    "labels_per_class": 100,
+    "pretrain_epochs": 30,
+    "pretrain_lr": 0.003,
+    "pretrain_flip": True,
+}
 
 CIFAR10 = FileSpec(
     name="cifar10",
@@ -11,6 +21,7 @@ CIFAR10 = FileSpec(
     train_size=50_000,
     test_size=10_000,
     shape=(3, 32, 32),
+    presets={"default": _PAPER | UNLABELLED_VALIDATION, "paper": _PAPER},
     class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     checksums={
         "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",

@@ -7,6 +7,7 @@ from pathlib import Path
 from semimetric.core.errors import DataError
 from semimetric.data.benchmarks.albums import Album, ClassFolders, Lists, album_of, unknown_names
 from semimetric.data.benchmarks.photographs import PhotoSpec
+from semimetric.data.benchmarks.protocols import PHOTOGRAPH_PRESETS
 
 
 def _album(folder: Path, classes: int) -> Album:
@@ -42,6 +43,7 @@ def _numbered_lines(path: Path) -> dict[int, str]:
 CUB200 = PhotoSpec(
     name="cub200",
     summary="photographs of birds; test classes are new",
+    presets=PHOTOGRAPH_PRESETS,
     train_size=5_864,
     test_size=5_924,
     classes=200,

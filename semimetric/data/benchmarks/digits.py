@@ -35,4 +35,7 @@ DIGITS = DatasetSpec(
     class_names=tuple("0123456789"),
     read=_read,
     origin="inside scikit-learn",
+    presets={
+        "default": {"encoder": "small-cnn", "preprocess": "standardize", "labels_per_class": 5, "epochs": 6},
+    },
 )

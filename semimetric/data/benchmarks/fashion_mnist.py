@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from semimetric.data.benchmarks.official import FileSpec
+from semimetric.data.benchmarks.protocols import MNIST_PRESETS
 from semimetric.data.readers.idx import idx_variants, load_idx, read_content
 
 FASHION_MNIST = FileSpec(
@@ -13,6 +14,7 @@ FASHION_MNIST = FileSpec(
     train_size=60_000,
     test_size=10_000,
     shape=(1, 28, 28),
+    presets=MNIST_PRESETS,
     class_names=(
         *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
         *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from semimetric.data.benchmarks.official import FileSpec
+from semimetric.data.benchmarks.protocols import MNIST_PRESETS
 from semimetric.data.readers.idx import idx_variants, load_idx, read_content
 
 MNIST = FileSpec(
@@ -11,6 +12,7 @@ MNIST = FileSpec(
     train_size=60_000,
     test_size=10_000,
     shape=(1, 28, 28),
+    presets=MNIST_PRESETS,
     class_names=tuple("0123456789"),
     checksums={
         "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
