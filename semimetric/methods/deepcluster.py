@@ -113,7 +113,7 @@ class DeepCluster(Baseline[Clusters]):
     """
 
     name = "deepcluster"
-    summary = "k-means clusters of the features, renewed every epoch, as classes"
+    summary = "k-means clusters of the features as classes, renewed every epoch"
     reference = "Caron, Bojanowski, Joulin and Douze, ECCV 2018"
     needs = Needs(labels=False, unlabelled=True, graph=False, views=True)
     capturable_loss = True

@@ -65,7 +65,7 @@ class Exemplar(Baseline[Targets]):
     """Cross-entropy of a linear head (d, N_e) over N_e seeds. A batch of b costs O(b d N_e) time and b N_e logits."""
 
     name = "exemplar"
-    summary = "every seed example a class of its own, under random transformations"
+    summary = "each seed example is a class, under random transformations"
     reference = "Dosovitskiy, Springenberg, Riedmiller and Brox, NIPS 2014"
     needs = Needs(labels=False, unlabelled=True, graph=False, views=True)
     capturable_loss = True

@@ -62,7 +62,7 @@ class Rotation(Baseline[Targets]):
     """Cross-entropy of a linear head (d, 4) over the quarter turns of square images."""
 
     name = "rotation"
-    summary = "tells by which of four quarter turns an image was turned"
+    summary = "predicts by which quarter turn an image was rotated"
     reference = "Gidaris, Singh and Komodakis, ICLR 2018"
     needs = Needs(labels=False, unlabelled=True, graph=False, views=True, images=True)
     capturable_loss = True
