@@ -146,7 +146,7 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
     """Pseudo-labels from graph and head; consistency and contrastive losses on augmented views."""
 
     name = "consensus"
-    summary = "class posteriors of graph and network, contrastive loss weighted by their confidence"
+    summary = "pseudo-labels from graph and network, contrastive loss weighted by their confidence"
     reference = "this project"
     needs = Needs(labels=True, unlabelled=True, graph=True, views=True)
     capturable_loss = True

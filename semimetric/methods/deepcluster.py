@@ -88,7 +88,7 @@ class DeepCluster(Classifier[Clusters]):
     """
 
     name = "deepcluster"
-    summary = "k-means clusters of the features, renewed every epoch, as classes"
+    summary = "k-means clusters of the features as classes, renewed every epoch"
     reference = "Caron, Bojanowski, Joulin and Douze, ECCV 2018"
     follows_examples = True
     space = LR | {"clusters": Range(5, 200, log=True)}

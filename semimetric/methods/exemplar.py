@@ -48,7 +48,7 @@ class Exemplar(Classifier[Targets]):
     """Cross-entropy of a linear head (d, N_e) over N_e seeds. A batch of b costs O(b d N_e) time and b N_e logits."""
 
     name = "exemplar"
-    summary = "every seed example a class of its own, under random transformations"
+    summary = "each seed example is a class, under random transformations"
     reference = "Dosovitskiy, Springenberg, Riedmiller and Brox, NIPS 2014"
     follows_examples = True
     training_defaults = Classifier.training_defaults | {"passes": 5}

@@ -56,7 +56,7 @@ class Instance(Baseline[Targets]):
     """
 
     name = "instance"
-    summary = "every example told from all others by a view of it, against a bank of their embeddings"
+    summary = "views of each example matched against a memory bank of all embeddings"
     reference = "Wu, Xiong, Yu and Lin, CVPR 2018"
     needs = Needs(labels=False, unlabelled=True, graph=False, views=True)
     capturable_loss = True

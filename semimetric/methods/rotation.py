@@ -37,7 +37,7 @@ class Rotation(Classifier[Targets]):
     """Cross-entropy of a linear head (d, 4) over the quarter turns of square images."""
 
     name = "rotation"
-    summary = "tells by which of four quarter turns an image was turned"
+    summary = "predicts by which quarter turn an image was rotated"
     reference = "Gidaris, Singh and Komodakis, ICLR 2018"
     needs = Needs(labels=False, unlabelled=True, graph=False, views=True, images=True)
     space: ClassVar[Space] = {"lr": Range(1e-5, 1e-2, log=True)}

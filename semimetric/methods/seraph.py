@@ -61,7 +61,7 @@ class SERAPH(PairMethod[Pairs]):
     """
 
     name = "seraph"
-    summary = "likely labelled pairs, decided unlabelled pairs, low-rank metric by projected gradients"
+    summary = "likelihood of labelled pairs, entropy of unlabelled pairs, low-rank metric by projected gradients"
     reference = "Niu, Dai, Yamada and Sugiyama, ICML 2012; deep: Dutta, Harandi and Sekhar, AAAI 2021"
     needs = Needs(labels=True, unlabelled=True, graph=False)
     space = SLOW | {

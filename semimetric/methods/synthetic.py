@@ -71,7 +71,7 @@ class Synthetic(Baseline[Triplets], LearnsMetric[Triplets]):
     """
 
     name = "synthetic"
-    summary = "random triplets under all hypotheses about their labels, made hard by learned synthetic examples"
+    summary = "random triplets under all hypotheses about their labels, with learned hard synthetic examples"
     reference = "Dutta, Harandi and Sekhar, AAAI 2020"
     needs = Needs(labels=False, unlabelled=True, graph=False)
     capturable_loss = True
