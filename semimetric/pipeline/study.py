@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,7 +115,8 @@ class Study:
         journal = self._folder / "study.log"
         _drop_torn_line(journal)
         try:
-            backend = self._optuna.storages.journal.JournalFileBackend(str(journal))
+            # One process writes. Optuna's file locks turn a Ctrl-C inside of them into other errors and stay locked.
+            backend = self._optuna.storages.journal.JournalFileBackend(str(journal), threading.Lock())
             study = self._optuna.create_study(
                 storage=self._optuna.storages.JournalStorage(backend),
                 study_name="semimetric",

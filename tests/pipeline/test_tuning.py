@@ -334,7 +334,7 @@ def test_ctrl_c_leaves_a_study_that_continues(tmp_path: Path) -> None:
         time.sleep(0.05)
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=200)
-    assert running.returncode == 130
+    assert running.returncode == 130, said
     assert said == f"interrupted; finished trials are kept in {tmp_path / 'study'}. Continue with the same command.\n"
     done = json.loads((tmp_path / "study" / "best.json").read_text())["trials"]
     more = semimetric(*words, "--trials", done + 2, "--json")
