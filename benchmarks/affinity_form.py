@@ -26,7 +26,7 @@ from jobs import machine, write_result
 from torch import Tensor
 
 from semimetric.graph import nearest_neighbors, propagated_affinity_matrix
-from semimetric.graph.propagated_form import propagated_form
+from semimetric.graph.forms import propagated_form
 from semimetric.metric.closed_forms import logdet_proximal
 
 

@@ -110,7 +110,7 @@ QUICK = {
     "help of fit": "semimetric fit --help",
     "a mistyped path": "semimetric fit no/such/folder -o run",
     "a mistyped method": "semimetric fit --method magic -o run",
-    "a mistyped run": "semimetric search no-run query.jpg --index nowhere.txt",
+    "a mistyped run": "semimetric search no-run query.jpg",
     "datasets": "semimetric datasets",
 }
 

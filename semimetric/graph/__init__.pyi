@@ -4,4 +4,4 @@ from semimetric.graph.edges import node_degrees as node_degrees, symmetric_edges
 from semimetric.graph.modes import graph_modes as graph_modes, neighbor_density as neighbor_density
 from semimetric.graph.neighbors import nearest_neighbors as nearest_neighbors
 from semimetric.graph.posteriors import PRIOR as PRIOR, Posteriors as Posteriors, class_posteriors as class_posteriors, cosine_posteriors as cosine_posteriors, names_and_confidence as names_and_confidence, upper_quartiles as upper_quartiles
-from semimetric.graph.propagated_form import propagated_form as propagated_form
+from semimetric.graph.forms import propagated_form as propagated_form

@@ -15,13 +15,14 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from semimetric.core.errors import RunError
 from semimetric.core.files import clear_leftovers, read_json, read_tensors, write_json, write_tensors, write_text
 from semimetric.core.settings import differences
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Run:

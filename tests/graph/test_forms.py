@@ -13,10 +13,10 @@ from torch import Tensor
 from semimetric.core.errors import InputError
 from semimetric.graph import nearest_neighbors
 from semimetric.graph.affinities import propagated_affinity_matrix
-from semimetric.graph.propagated_form import propagated_form
+from semimetric.graph.forms import propagated_form
 from semimetric.graph.walk import TOLERANCE, walk_matrix
 
-module = sys.modules["semimetric.graph.propagated_form"]  # its function of the same name hides it in the package
+module = sys.modules["semimetric.graph.forms"]  # its function of the same name hides it in the package
 
 
 def by_loops(points: Tensor, neighbors: Tensor, labels: Tensor, gamma: float) -> tuple[Tensor, float]:
