@@ -111,6 +111,7 @@ QUICK = {
     "a mistyped path": "semimetric fit no/such/folder -o run",
     "a mistyped method": "semimetric fit --method magic -o run",
     "a mistyped run": "semimetric search no-run query.jpg",
+    "a mistyped run to predict with": "semimetric predict no-run photos -o labels.csv",
     "datasets": "semimetric datasets",
 }
 

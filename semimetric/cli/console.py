@@ -28,7 +28,18 @@ DataDir = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON as the last line of standard output.")]
-RunFolder = Annotated[Path, typer.Argument(help="Run folder, the --out of 'fit'.", show_default=False)]
+
+
+def _existing_run(path: Path) -> Path:
+    """Refuse what is no run folder, before a command imports torch."""
+    from semimetric.training.run import Run
+
+    return Run.open(path).path
+
+
+RunFolder = Annotated[
+    Path, typer.Argument(help="Run folder, the --out of 'fit'.", callback=_existing_run, show_default=False)
+]
 
 
 def say(text: str) -> None:

@@ -56,14 +56,13 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Find the training examples that are most similar to queries."""
-    if index is not None:
-        from semimetric.search import check_place
+    from semimetric.search import check_place
+    from semimetric.serve.search import search_run
 
+    if index is not None:
         check_place(index, "--index", existing=True)
     with showing_progress() as progress:
         loaded = load(run, device)
-        from semimetric.serve.search import search_run
-
         found, skipped = search_run(loaded, queries, k, index, collection, (label_column, id_column), progress)
     if as_json:
         print_json({"hits": found, "skipped": skipped})
@@ -219,9 +218,6 @@ def _inputs(run: Path, data: Path | None = None) -> list[Path]:
 
 def load(run: Path, device: str) -> Any:
     """A run, with a note on standard error if other versions wrote it."""
-    from semimetric.training.run import Run
-
-    Run.open(run)  # refuses what is no run before torch is imported
     from semimetric.model.folder import load_run
 
     loaded = load_run(run, device)
