@@ -33,7 +33,7 @@ def test_equals_brute_force_ties_by_row(data: st.DataObject, width: int, k: int,
     assert hits.rows.dtype == torch.long
     assert hits.rows.shape == (len(queries), min(k, len(stored)))
     assert np.array_equal(hits.rows.numpy(), rows)
-    assert np.array_equal(hits.distances.numpy(), distances)
+    np.testing.assert_array_max_ulp(hits.distances.numpy(), distances)  # square roots of two libraries
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
