@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from math import prod
 from typing import Any, Self
@@ -82,6 +83,12 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
             raise KeyboardInterrupt
         self.adopt(fitted, classes, plan)
         return self
+
+    @property
+    def learned_(self) -> FittedModel:
+        """Deprecated name of ``fitted_``."""
+        warnings.warn("learned_ is called fitted_ now.", DeprecationWarning, stacklevel=2)
+        return self.fitted_
 
     def adopt(self, fitted: FittedModel, classes: Array, plan: Plan | None) -> None:
         """Take over a fitted model."""

@@ -111,10 +111,10 @@ def test_an_interrupt_outside_of_training_says_what_is_kept(
             (out / "config.json").write_text("{}")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("semimetric.cli.main.run_experiment", interrupted)
+    monkeypatch.setattr("semimetric.pipeline.benchmark.fit_benchmark", interrupted)
     done = command.semimetric("fit", "--dataset", "digits", "--out", tmp_path / "run")
     assert done.code == 130
-    assert f"interrupted outside of training; {advice}" in done.err
+    assert f"interrupted; {advice}" in done.err
 
 
 INTERRUPTED = """
@@ -188,7 +188,7 @@ def test_a_missing_dataset_says_where_it_looked_and_how_to_get_it(tmp_path: Path
 
 
 def test_every_hyper_parameter_is_a_flag() -> None:
-    shown = semimetric("fit", "--help", COLUMNS="200", TERM="dumb").stdout
+    shown = semimetric("fit", "--help-all", COLUMNS="200", TERM="dumb").stdout
     for flag in (
         "--k",
         "--gamma",
@@ -213,6 +213,16 @@ def test_every_hyper_parameter_is_a_flag() -> None:
         "--precision",
     ):
         assert flag in shown, flag
+
+
+def test_help_shows_everyday_options_and_those_of_a_method_on_request() -> None:
+    everyday = semimetric("fit", "--help", COLUMNS="200", TERM="dumb").stdout
+    assert all(flag in everyday for flag in ("--epochs", "--encoder", "--weights", "--components", "--help-all"))
+    assert not any(flag in everyday for flag in ("--gamma", "--partition-size", "--pretrain-lr", "--head-share"))
+    assert len(everyday.splitlines()) < 60
+    own = semimetric("fit", "--method", "consensus", "--help", COLUMNS="200", TERM="dumb").stdout
+    assert all(flag in own for flag in ("--head-share", "--partition-size", "Default 0.001", "Default adamw"))
+    assert "--orthogonal" not in own
 
 
 def test_brackets_in_a_message_are_only_text(tmp_path: Path) -> None:

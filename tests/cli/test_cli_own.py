@@ -62,15 +62,15 @@ def test_a_folder_becomes_a_searchable_run_in_three_commands(tmp_path: Path) -> 
     assert fit.code == 0, fit.err
     assert fit.out.startswith("38 photographs: 18 labelled, 20 unlabelled.\n3 classes with 6 labels each.\n")
     assert "38 examples in 64 dimensions, 2 epochs" in fit.out
-    assert fit.err.startswith("warning: no pretrained network is on this machine")
+    assert fit.err.startswith("warning: no pretrained network is installed")
     assert len(fit.err.splitlines()) == 1
     title, heading, *lines = search.out.splitlines()
     assert title.strip() == "nearest to new/a red one.jpg"
-    assert heading.split() == ["distance", "label", "how", "sure", "example"]
+    assert heading.split() == ["distance", "label", "confidence", "example"]
     assert len(lines) == 3
     assert all("red" in line for line in lines)
     assert (search.err, predict.err) == ("", "")
-    assert predict.out == "1 example named, written to labels.csv\n"
+    assert predict.out == "1 prediction written to labels.csv\n"
     assert (tmp_path / "labels.csv").read_text().splitlines()[1].startswith("a red one.jpg,red,")
     assert "\x1b" not in fit.out + search.out + predict.out
     model = sm.load(tmp_path / "run")
@@ -265,7 +265,7 @@ def test_labels_that_teach_nothing_are_refused_in_words(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
     assert semimetric("fit", tmp_path / "none", *fit, "--method", "instance").code == 0
     named = semimetric("predict", tmp_path / "run", tmp_path / "none", "-o", tmp_path / "out.csv")
-    assert "there are no labels" in named.sentence()
+    assert "fitted without labels" in named.sentence()
     hits = semimetric("search", tmp_path / "run", tmp_path / "none" / "0.png", "-k", 1, "--json").json()["hits"]
     assert next(iter(hits.values()))[0]["label"] is None
 
@@ -278,7 +278,7 @@ def test_only_damaged_photographs_are_an_error(home: Path, tmp_path: Path) -> No
     assert "0 can be used; 2 were skipped" in fit.sentence()
     for command, out in (("embed", "out.npy"), ("predict", "out.csv")):
         done = semimetric(command, home / "run", tmp_path / "photos", "-o", tmp_path / out)
-        assert "none of 2 examples can be read, so that nothing is written" in done.sentence()
+        assert "none of 2 examples can be read, and nothing is written" in done.sentence()
     assert "no query can be read" in semimetric("search", home / "run", tmp_path / "photos" / "a.jpg").sentence()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["photos"]
 
@@ -346,7 +346,6 @@ def test_several_tables_are_told_apart(home: Path, tmp_path: Path) -> None:
         (["--dataset", "mnist"], "--dataset is for benchmark datasets"),
         (["--preset", "paper"], "--preset is for benchmark datasets"),
         (["--data-dir", "."], "--data-dir is for benchmark datasets"),
-        (["--show-settings"], "--show-settings is for benchmark datasets"),
         (["--encoder", "resnet"], "encoder must be one of"),
         (["--encoder", "googlenet"], "weights names no file"),
         (["--encoder", "small-cnn", "--weights", "x.npz"], "weights"),
@@ -393,7 +392,7 @@ def test_a_run_that_is_there_is_left_alone(home: Path, tmp_path: Path) -> None:
     fit = ["fit", home / "photos", "--out", home / "run"]
     assert "already holds a run" in semimetric(*fit, *PHOTOS).sentence()
     other = semimetric(*fit, "--resume", "--encoder", "small-cnn", "--side", 16, "--epochs", 3, "--passes", 1)
-    assert "params.epochs was 2 and is now 3" in other.sentence()
+    assert "plan.training.epochs was 2 and is now 3" in other.sentence()
     data = semimetric("fit", home / "photos" / "unlabelled", "--resume", "--out", home / "run", "--method", "instance")
     assert "other data: 18 examples were used then, and now 6" in data.sentence()
     (tmp_path / "full").mkdir()

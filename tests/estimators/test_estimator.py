@@ -220,7 +220,7 @@ def test_labels_are_asked_for_where_the_method_needs_them(wine: tuple[np.ndarray
     model = quick(method="instance").fit(features)
     assert len(model.classes_) == 0
     assert model.transform(features).shape == (178, 64)
-    with pytest.raises(InputError, match="no labels"):
+    with pytest.raises(InputError, match="fitted without labels"):
         model.predict(features)
     with pytest.raises(NotFittedError):
         SemiMetric().transform(features)

@@ -133,7 +133,7 @@ def test_a_run_that_was_interrupted_then_resumed_and_killed_is_not_taken_for_who
     assert "interrupted after epoch 1" in done.err
     assert semimetric("suggest", tmp_path / "run", "-n", 1).code == 0
     killer.before_change(7, *fit, tmp_path / "run", folder=tmp_path)
-    assert "are not embedded by the model that is there now" in semimetric("suggest", tmp_path / "run").sentence()
+    assert "are not those of its model" in semimetric("suggest", tmp_path / "run").sentence()
     assert semimetric(*fit, tmp_path / "run").code == 0
     assert_same(contents(tmp_path / "run"), contents(tmp_path / "whole"))
 

@@ -119,7 +119,7 @@ def test_a_file_of_weights_tells_its_network(tmp_path: Path) -> None:
     save_file({"conv1.conv.weight": torch.zeros(1)}, path)
     assert chosen("photographs", weights=path) == settings("linear", "none", 224, "googlenet", path)
     save_file({"stem": torch.zeros(1)}, path)
-    with pytest.raises(InputError, match=r"weights\.safetensors are not GoogLeNet's.*Name it as encoder"):
+    with pytest.raises(InputError, match=r"weights\.safetensors are of none of googlenet.*Name their network"):
         chosen("photographs", weights=path)
 
 

@@ -18,16 +18,14 @@ from torch import Tensor, nn
 
 import semimetric
 from semimetric.core.errors import InputError
-from semimetric.data import Preprocess, apply_in_chunks, build_preprocess, restore_preprocess
+from semimetric.data import Preprocess, apply_in_chunks, build_preprocess
 from semimetric.encoders import RMAC, GoogLeNet, build_encoder, encode, encoder_names
 from semimetric.metric import Metric
+from semimetric.model.folder import load_run
 from semimetric.pipeline.benchmark import fit_benchmark
-from semimetric.pipeline.fit import build_network
-from semimetric.pipeline.plan import Plan
 from semimetric.pipeline.resolve import resolve_benchmark
 from semimetric.serve import export
 from semimetric.serve.export import export_onnx
-from semimetric.training import Run, load_model
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -346,14 +344,10 @@ def digits_run(encoder: str, folder: Path) -> Tensor:
     """A short run in ``folder``/runs/digits, and its embedding of all digits by the library."""
     settings = resolve_benchmark("digits", "triplet", epochs=1, passes=2, encoder=encoder)
     fit_benchmark(settings, folder / "runs" / "digits", device="cpu")
-    run = Run.open(folder / "runs" / "digits")
-    experiment = Plan.from_config(run.config())
-    tensors, _ = run.read_tensors("model.safetensors")
-    network = build_network(experiment, (1, 8, 8))
-    load_model(network, tensors)
-    scaling, _ = run.read_tensors("preprocess.safetensors")
-    model = restore_preprocess(experiment.network.preprocess, scaling), network, Metric(tensors["metric.factor"])
-    return library(model, torch.from_numpy(load_digits().images).float()[:, None])
+    model = load_run(folder / "runs" / "digits", "cpu").fitted.model
+    return library(
+        (model.preprocess, model.encoder, model.metric), torch.from_numpy(load_digits().images).float()[:, None]
+    )
 
 
 @pytest.mark.parametrize("encoder", ["small-cnn", "mlp"])
