@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from helpers import command
@@ -14,14 +15,17 @@ from helpers import command
 QUICK = ["--method", "affinity-triplets", "--epochs", "1", "--k", "6", "--batch-size", "300"]
 
 
-def semimetric(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "semimetric", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=os.environ | environment,
-        timeout=200,
-    )
+def installed(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own."""
+    words = [sys.executable, "-m", "semimetric", *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=200)
+
+
+def semimetric(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command in this process, which has all imports behind it."""
+    with patch.dict(os.environ, environment):
+        done = command.semimetric(*arguments)
+    return subprocess.CompletedProcess(arguments, done.code, done.out, done.err)
 
 
 def test_fit_prints_json_last_and_evaluate_agrees(tmp_path: Path) -> None:
@@ -41,7 +45,7 @@ def test_fit_prints_json_last_and_evaluate_agrees(tmp_path: Path) -> None:
 
 
 def test_piped_output_is_quiet_and_a_table(tmp_path: Path) -> None:
-    done = semimetric("fit", "--out", tmp_path / "run", *QUICK)
+    done = installed("fit", "--out", tmp_path / "run", *QUICK)
     assert done.returncode == 0
     assert done.stderr == ""
     assert "Initial" in done.stdout
@@ -133,9 +137,9 @@ main()
 
 
 def test_interrupt_leaves_a_usable_run_that_resumes(tmp_path: Path) -> None:
-    fit = ["fit", "--out", str(tmp_path / "run"), "--json", "--method", "affinity-triplets", "--epochs", "3"]
+    fit = ["fit", "--out", str(tmp_path / "run"), "--json", *QUICK, "--epochs", "3"]
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, *fit, "--batch-size", "300"],
+        [sys.executable, "-c", INTERRUPTED, *fit],
         capture_output=True,
         text=True,
         timeout=200,
@@ -147,7 +151,7 @@ def test_interrupt_leaves_a_usable_run_that_resumes(tmp_path: Path) -> None:
     assert outcome["interrupted"]
     assert outcome["epochs"] == 1
     assert command.semimetric("evaluate", tmp_path / "run").code == 0
-    assert command.semimetric(*fit, "--batch-size", "300", "--resume").json()["epochs"] == 3
+    assert command.semimetric(*fit, "--resume").json()["epochs"] == 3
 
 
 def test_methods_and_datasets_are_listed(tmp_path: Path) -> None:
@@ -238,4 +242,4 @@ def test_brackets_in_a_message_are_only_text(tmp_path: Path) -> None:
 def test_version() -> None:
     import semimetric as package
 
-    assert semimetric("--version").stdout.strip() == package.__version__
+    assert installed("--version").stdout.strip() == package.__version__

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.command import semimetric as in_process
 from helpers.own_photos import write_folder
 from hypothesis import given as drawn
 from hypothesis import strategies as st
@@ -306,8 +307,8 @@ def test_the_command_that_is_printed_fits_with_the_best_settings(tmp_path: Path)
     first, second = done.stdout.splitlines()[-2:]
     assert f"validation score {best['score']:.4f}" in first
     assert second.startswith("fit with: semimetric fit ")
-    fitted = semimetric(*shlex.split(second.removeprefix("fit with: semimetric ")), "--json")
-    assert fitted.returncode == 0, fitted.stderr
+    fitted = in_process(*shlex.split(second.removeprefix("fit with: semimetric ")), "--json")
+    assert fitted.code == 0, fitted.err
     used = json.loads((study / "run" / "config.json").read_text())["plan"]
     assert used["method"] == "consensus"
     assert used["training"]["epochs"] == 2
@@ -337,9 +338,8 @@ def test_ctrl_c_leaves_a_study_that_continues(tmp_path: Path) -> None:
     assert running.returncode == 130, said
     assert said == f"interrupted; finished trials are kept in {tmp_path / 'study'}. Continue with the same command.\n"
     done = json.loads((tmp_path / "study" / "best.json").read_text())["trials"]
-    more = semimetric(*words, "--trials", done + 2, "--json")
-    assert more.returncode == 0, more.stderr
-    assert json.loads(more.stdout)["trials"] in (done + 2, done + 3)  # one may have ended before it was written
+    more = in_process(*words, "--trials", done + 2, "--json").json()
+    assert more["trials"] in (done + 2, done + 3)  # one may have ended before it was written
 
 
 def test_a_terminal_shows_which_trial_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
