@@ -20,14 +20,17 @@ def recall_at_k(embeddings: Any, labels: Any, ks: Sequence[int] = RECALLS) -> di
 
     Parameters
     ----------
-    embeddings : (N, l) array, one embedding per row
+    embeddings : (N, l) array
+        One embedding per row.
     labels : (N,) int array
         True classes; rows with label -1 are ignored. Every labelled row is a query against all other labelled rows.
-    ks : sequence of int, values of K
+    ks : sequence of int
+        Values of K.
 
     Returns
     -------
-    dict of int to float, recall for each K
+    dict of int to float
+        Recall for each K.
 
     Examples
     --------
@@ -51,13 +54,17 @@ def nmi(embeddings: Any, labels: Any, n_clusters: int | None = None, seed: int =
 
     Parameters
     ----------
-    embeddings, labels : as for ``recall_at_k``
-    n_clusters : int, optional, number of clusters; the number of classes if None
-    seed : int, seed of k-means
+    embeddings, labels
+        As for ``recall_at_k``.
+    n_clusters : int, optional
+        Number of clusters; the number of classes if None.
+    seed : int
+        Seed of k-means.
 
     Returns
     -------
-    float, NMI in [0, 1]
+    float
+        NMI in [0, 1].
     """
     from sklearn.metrics import normalized_mutual_info_score
 
@@ -74,11 +81,13 @@ def evaluate(
 
     Parameters
     ----------
-    embeddings, labels, ks, n_clusters, seed : as for ``recall_at_k`` and ``nmi``
+    embeddings, labels, ks, n_clusters, seed
+        As for ``recall_at_k`` and ``nmi``.
 
     Returns
     -------
-    dict of str to float, ``{"nmi": ..., "recall@1": ..., ...}``
+    dict of str to float
+        ``{"nmi": ..., "recall@1": ..., ...}``.
     """
     scores = {"nmi": nmi(embeddings, labels, n_clusters, seed)}
     return scores | {f"recall@{k}": value for k, value in recall_at_k(embeddings, labels, ks).items()}

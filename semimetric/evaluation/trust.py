@@ -43,9 +43,12 @@ class Judged(NamedTuple):
 
     Attributes
     ----------
-    right : (n,) bool tensor, whether the predicted class is the held-out label
-    confidence : (n,) float64 tensor, confidence of the prediction, in [0, 1]
-    probability : (n,) float64 tensor, posterior of the predicted class, in [0, 1]
+    right : (n,) bool tensor
+        Whether the predicted class is the held-out label.
+    confidence : (n,) float64 tensor
+        Confidence of the prediction, in [0, 1].
+    probability : (n,) float64 tensor
+        Posterior of the predicted class, in [0, 1].
     """
 
     right: Tensor
@@ -78,9 +81,12 @@ class Trust:
 
     Attributes
     ----------
-    accuracy, low, high : float, share of held-out labels predicted correctly, and its 95 % interval
-    judged : int, number of held-out labels
-    levels : tuple of TrustLevel, the same for examples above each of several confidence thresholds
+    accuracy, low, high : float
+        Share of held-out labels predicted correctly, and its 95 % interval.
+    judged : int
+        Number of held-out labels.
+    levels : tuple of TrustLevel
+        The same for examples above each of several confidence thresholds.
     calibration_error : float
         Mean gap between probability and accuracy. With n labels in a bin, chance alone gives a mean gap of up to
         0.4 / sqrt(n), so a few dozen labels cannot show a small error.
@@ -129,11 +135,13 @@ def hold_back(propagate: Callable[[Tensor], Posteriors], labels: Any, folds: int
         Class numbers, -1 = unlabelled, of at least two classes; one class must have two labels or more.
     folds : int
         At least 2. More folds leave more labels for each propagation and take longer.
-    seed : int, seed of the shuffle
+    seed : int
+        Seed of the shuffle.
 
     Returns
     -------
-    Judged: predictions for all labels of classes with two labels or more, on the CPU
+    Judged
+        Predictions for all labels of classes with two labels or more, on the CPU.
     """
     labels = check_labels(labels, len(labels))
     if not isinstance(folds, int | np.integer) or folds < 2:
@@ -150,12 +158,15 @@ def trust_report(judged: Judged, confidence_all: Any) -> Trust:
 
     Parameters
     ----------
-    judged : Judged, predictions for held-out labels, from ``hold_back``
-    confidence_all : (N,) array, confidence of each unlabelled example, propagated from all labels
+    judged : Judged
+        Predictions for held-out labels, from ``hold_back``.
+    confidence_all : (N,) array
+        Confidence of each unlabelled example, propagated from all labels.
 
     Returns
     -------
-    Trust: the estimate; see there for its assumptions
+    Trust
+        The estimate; see there for its assumptions.
     """
     right, confidence, probability = _check_judged(judged)
     everyone = _check_shares(confidence_all, "confidence_all")

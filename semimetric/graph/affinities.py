@@ -33,16 +33,20 @@ def propagate_affinities(neighbors: Any, labels: Any, gamma: float = 0.99, solve
 
     Parameters
     ----------
-    neighbors : (N, k) int array, neighbour lists, self excluded
-    labels : (N,) int array, class numbers, -1 = unlabelled
-    gamma : float, probability that the random walk continues at each step, in (0, 1)
+    neighbors : (N, k) int array
+        Neighbour lists, self excluded.
+    labels : (N,) int array
+        Class numbers, -1 = unlabelled.
+    gamma : float
+        Probability that the random walk continues at each step, in (0, 1).
     solver : {"auto", "dense", "iterative"}
         ``dense`` inverts I - gamma Q in float64: O(N^3), at most 20,000 nodes. ``iterative`` solves blocks of columns
         to an entrywise error of 1e-6: O(N^2 k) per sweep, O(N) memory. ``auto`` chooses by N.
 
     Returns
     -------
-    (N, k) float64 tensor, entry (i, t) is W between node i and its t-th neighbour
+    (N, k) float64 tensor
+        Entry (i, t) is W between node i and its t-th neighbour.
 
     References
     ----------
@@ -69,11 +73,13 @@ def propagated_affinity_matrix(neighbors: Any, labels: Any, gamma: float = 0.99)
 
     Parameters
     ----------
-    neighbors, labels, gamma : as for ``propagate_affinities``
+    neighbors, labels, gamma
+        As for ``propagate_affinities``.
 
     Returns
     -------
-    (N, N) float64 tensor W
+    (N, N) float64 tensor
+        W, dense.
     """
     neighbors, labels = check_graph(neighbors, labels, gamma)
     check_dense(len(neighbors), len(neighbors), "Ask for the edges only, with propagate_affinities.")

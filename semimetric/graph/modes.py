@@ -24,12 +24,15 @@ def graph_modes(neighbors: Any, density: Any) -> Tensor:
 
     Parameters
     ----------
-    neighbors : (N, k) int array, neighbour lists, self excluded
-    density : (N,) array, density of each node, or any other score; for example that of ``neighbor_density``
+    neighbors : (N, k) int array
+        Neighbour lists, self excluded.
+    density : (N,) array
+        Density of each node, or any other score; for example that of ``neighbor_density``.
 
     Returns
     -------
-    (M,) int64 tensor, node numbers of the modes, ascending
+    (M,) int64 tensor
+        Node numbers of the modes, ascending.
     """
     neighbors = check_neighbors(neighbors)
     score = as_tensor(density, "density").to(neighbors.device)

@@ -21,12 +21,15 @@ def nearest_neighbors(features: Any, k: int) -> Tensor:
 
     Parameters
     ----------
-    features : (N, d) floating-point array, one example per row
-    k : int, number of neighbours, 1 <= k < N
+    features : (N, d) floating-point array
+        One example per row.
+    k : int
+        Number of neighbours, 1 <= k < N.
 
     Returns
     -------
-    (N, k) int64 tensor, row numbers, on the device of ``features``
+    (N, k) int64 tensor
+        Row numbers, on the device of ``features``.
 
     Examples
     --------

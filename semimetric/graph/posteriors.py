@@ -50,12 +50,16 @@ def class_posteriors(
 
     Parameters
     ----------
-    neighbors : (N, k) int array, neighbour lists, self excluded
-    labels : (N,) int array, class numbers of at least two classes, -1 = unlabelled
+    neighbors : (N, k) int array
+        Neighbour lists, self excluded.
+    labels : (N,) int array
+        Class numbers of at least two classes, -1 = unlabelled.
     weights : (N, k) array, optional
         Non-negative weight of each directed edge, averaged over both directions; 1 for each edge if None.
-    gamma : float, share of a node's value that comes from its neighbours, in (0, 1)
-    tolerance : float, relative residual at which the solver stops
+    gamma : float
+        Share of a node's value that comes from its neighbours, in (0, 1).
+    tolerance : float
+        Relative residual at which the solver stops.
     prior : float
         Weight of a uniform prior, which is added to a row of F before normalisation. It is relative to the upper
         quartile of the row sums among nodes with the same predicted class. A node that receives little, such as one of

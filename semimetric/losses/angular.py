@@ -37,12 +37,15 @@ def angular_loss(
         Rows of ``embeddings``: anchor, positive, negative. With T = 0 the sum and the mean are 0.
     factor : (d, l) tensor, optional
         L of the metric M = L L^T, cast to the type of the embeddings. If None, the distance is Euclidean.
-    alpha : float, upper bound of the angle at the negative, in degrees, in (0, 90)
-    reduction : {"sum", "mean", "none"}, reduction over the triplets
+    alpha : float
+        Upper bound of the angle at the negative, in degrees, in (0, 90).
+    reduction : {"sum", "mean", "none"}
+        Reduction over the triplets.
 
     Returns
     -------
     0-d tensor, or (T,) for ``reduction="none"``
+        The loss.
 
     References
     ----------

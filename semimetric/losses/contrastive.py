@@ -42,7 +42,8 @@ def contrastive_loss(
 
     Returns
     -------
-    0-d tensor, the mean over the anchors
+    0-d tensor
+        The mean over the anchors.
 
     References
     ----------

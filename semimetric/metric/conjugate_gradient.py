@@ -72,17 +72,20 @@ def minimize_angular(
         Start, on the geometry up to rounding. Computation is in float64.
     anchor, positive, negative : (T, d) tensors
         Embeddings of the triplets, constant here. Only on a CPU are they checked to be finite.
-    alpha : float, angle bound in degrees, in (0, 90)
+    alpha : float
+        Angle bound in degrees, in (0, 90).
     geometry : Geometry, optional
         ``Stiefel()`` (the default) keeps L^T L = I. ``Euclidean()`` only bounds the norm of L.
-    max_iterations : int, most line searches
+    max_iterations : int
+        Most line searches.
     line_search : {"auto", "sequential", "parallel"}
         ``sequential`` tries steps one by one, on a CPU only. ``parallel`` tries all at once without synchronising a
         GPU. ``auto`` chooses by device. Both take the same steps.
 
     Returns
     -------
-    CGResult with the final point, cost, gradient norm, and the costs of all iterations
+    CGResult
+        Final point, cost, gradient norm, and the costs of all iterations.
 
     References
     ----------

@@ -47,7 +47,8 @@ class Metric:
 
         Parameters
         ----------
-        d : int, number of features
+        d : int
+            Number of features.
         """
         return cls(torch.eye(d, dtype=torch.float64))
 
@@ -57,8 +58,10 @@ class Metric:
 
         Parameters
         ----------
-        d, l : int, number of features and dimension of the subspace
-        generator : torch.Generator, source of random numbers
+        d, l : int
+            Number of features and dimension of the subspace.
+        generator : torch.Generator
+            Source of random numbers.
         """
         return cls(random_orthonormal(d, l, generator))
 
@@ -68,8 +71,10 @@ class Metric:
 
         Parameters
         ----------
-        features : (N, d) tensor, one example per row
-        n_components : int, number of components
+        features : (N, d) tensor
+            One example per row.
+        n_components : int
+            Number of components.
         """
         points = exact_points(features, n_components)
         centred = points - points.mean(0)
@@ -84,8 +89,10 @@ class Metric:
         ----------
         matrix : (d, d) floating-point tensor
             M. Asymmetry and negative eigenvalues up to ``tolerance`` times the largest entry are treated as rounding.
-        n_components : int, optional, number of largest eigenvalues to keep; all if None
-        tolerance : float, relative rounding error
+        n_components : int, optional
+            Number of largest eigenvalues to keep; all if None.
+        tolerance : float
+            Relative rounding error.
         """
         d = matrix.shape[0] if matrix.ndim == 2 else 0
         kept = d if n_components is None else n_components
@@ -118,11 +125,13 @@ class Metric:
 
         Parameters
         ----------
-        features : (N, d) array; gradients flow through a tensor
+        features : (N, d) array
+            Gradients flow through a tensor.
 
         Returns
         -------
-        (N, l) tensor of the features' type
+        (N, l) tensor
+            Of the features' type.
         """
         points = _as_features(features)
         if points.shape[-1] != self.factor.shape[0]:
@@ -134,12 +143,15 @@ class Metric:
 
         Parameters
         ----------
-        a : (N, d) array of features
-        b : (K, d) array, optional, other features; ``a`` if None
+        a : (N, d) array
+            Features.
+        b : (K, d) array, optional
+            Other features; ``a`` if None.
 
         Returns
         -------
-        (N, K) tensor, squared distance of each row of ``a`` to each row of ``b``
+        (N, K) tensor
+            Squared distance of each row of ``a`` to each row of ``b``.
         """
         check_dense(len(a), len(a if b is None else b), "Measure in blocks of rows.")
         left = self.transform(a)
@@ -152,11 +164,13 @@ class Metric:
 
         Parameters
         ----------
-        a, b : (N, d) tensors of features
+        a, b : (N, d) tensors
+            Features.
 
         Returns
         -------
-        (N,) tensor of squared distances
+        (N,) tensor
+            Squared distances.
         """
         return self.transform(a - b).square().sum(-1)
 
@@ -165,7 +179,8 @@ class Metric:
 
         Parameters
         ----------
-        tolerance : float, largest absolute entry of L^T L - I
+        tolerance : float
+            Largest absolute entry of L^T L - I.
         """
         gram = self.factor.T @ self.factor
         gram.diagonal().sub_(1)
@@ -176,7 +191,8 @@ class Metric:
 
         Parameters
         ----------
-        device : torch.device or str, target device
+        device : torch.device or str
+            Target device.
         """
         return Metric(self.factor.to(device))
 
@@ -185,7 +201,8 @@ class Metric:
 
         Parameters
         ----------
-        path : Path or str, file to write
+        path : Path or str
+            File to write.
         """
         write_tensors(Path(path), {"factor": self.factor})
 
@@ -195,7 +212,8 @@ class Metric:
 
         Parameters
         ----------
-        path : Path or str, file to read
+        path : Path or str
+            File to read.
         """
         if not Path(path).is_file():
             raise InputError(f"{path} does not exist; give a file that save wrote.")

@@ -78,7 +78,8 @@ def export_onnx(
     example_inputs : array-like (n, ...)
         Raw inputs, real ones, of the shape that the graph will take. It takes uint8 where these are uint8 and float32
         where they are any other numbers; what is lost by rounding them to float32 counts as a difference.
-    tolerance : float, largest difference in any entry of the embedding, as a share of its largest entry
+    tolerance : float
+        Largest difference in any entry of the embedding, as a share of its largest entry.
 
     Returns
     -------

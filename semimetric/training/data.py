@@ -20,8 +20,10 @@ class TrainingData:
 
     Parameters
     ----------
-    inputs : (N, ...) floating-point array, labelled and unlabelled examples
-    labels : (N,) int array, class numbers, -1 = unlabelled
+    inputs : (N, ...) floating-point array
+        Labelled and unlabelled examples.
+    labels : (N,) int array
+        Class numbers, -1 = unlabelled.
     validation_inputs, validation_labels : arrays, optional
         Held-out examples that only score models. They are in no graph and no constraint.
     classes : (N,) int array, optional

@@ -48,14 +48,20 @@ class Trainer:
     ----------
     encoder : torch.nn.Module
         Network that returns (N, d). It is trained in place.
-    method : Method, learning method, from ``build_method``
-    data : TrainingData, examples and labels
-    settings : TrainingSettings, settings of the training loop
-    seed : int, seed of all random numbers
-    device : torch.device or str, device to train on
+    method : Method
+        Learning method, from ``build_method``.
+    data : TrainingData
+        Examples and labels.
+    settings : TrainingSettings
+        Settings of the training loop.
+    seed : int
+        Seed of all random numbers.
+    device : torch.device or str
+        Device to train on.
     run : Run, optional
         Run folder. Checkpoints are written there, and training resumes from an existing one.
-    progress : Progress, optional, receiver of progress events; by default only warnings are issued
+    progress : Progress, optional
+        Receiver of progress events; by default only warnings are issued.
     """
 
     def __init__(
@@ -132,7 +138,8 @@ class Trainer:
 
         Returns
         -------
-        TrainingResult: the best encoder and metric, and how training went
+        TrainingResult
+            The best encoder and metric, and how training went.
         """
         interrupted = False
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
