@@ -74,11 +74,12 @@ def build_trainer(
     device: torch.device,
     progress: Progress | None = None,
     encoder: nn.Module | None = None,
+    open_run: OpenRun | None = None,
 ) -> Trainer:
-    """The trainer of a plan; everything about plan and data is accepted when it is built."""
+    """The trainer of a plan; ``open_run`` is called when everything about plan and data has been accepted."""
     encoder = encoder or build_network(plan, tuple(data.inputs.shape[1:]))
     method = METHODS[plan.method](plan.method_settings)
-    return Trainer(encoder, method, data, plan.training, plan.seed, device, progress=progress)
+    return Trainer(encoder, method, data, plan.training, plan.seed, device, open_run, progress)
 
 
 def pretrain_encoder(plan: Plan, trainer: Trainer) -> None:
@@ -153,9 +154,8 @@ def _fit_network(
     encoder: nn.Module | None,
 ) -> tuple[FittedModel, Run | None]:
     ready = prepare(plan, data, device)
-    trainer = build_trainer(plan, ready.training, device, progress, encoder)
+    trainer = build_trainer(plan, ready.training, device, progress, encoder, open_run)
     spec = model_spec(plan, data)
-    run = trainer.run = None if open_run is None else open_run()
     initial = _begin(plan, ready, trainer, spec)
     result = trainer.fit()
     facts = _common_facts(plan, result.metric, device.type) | _training_facts(plan, result)
@@ -167,7 +167,7 @@ def _fit_network(
     exact = data.inputs.ndim == 2 and isinstance(ready.preprocess, Identity)
     embeddings = model.embed_scaled(data.inputs if exact else ready.training.inputs)
     posteriors = _posteriors(trainer, embeddings, data.labels)
-    return FittedModel(model, spec, embeddings, data.labels, posteriors, _names(data, posteriors), facts), run
+    return FittedModel(model, spec, embeddings, data.labels, posteriors, _names(data, posteriors), facts), trainer.run
 
 
 def _posteriors(trainer: Trainer, embeddings: Tensor, labels: Tensor) -> Posteriors:

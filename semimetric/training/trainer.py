@@ -11,7 +11,7 @@ for every epoch:  embed the partition and get constraints from the method
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -58,8 +58,9 @@ class Trainer:
         Seed of all random numbers.
     device : torch.device or str
         Device to train on.
-    run : Run, optional
-        Run folder. Checkpoints are written there, and training resumes from an existing one.
+    run : Run or callable, optional
+        Run folder, or a function that opens it, which is called when all arguments have been accepted. Checkpoints are
+        written there, and training resumes from an existing one.
     progress : Progress, optional
         Receiver of progress events; by default only warnings are issued.
     """
@@ -72,7 +73,7 @@ class Trainer:
         settings: TrainingSettings,
         seed: int = 0,
         device: torch.device | str = "cpu",
-        run: Run | None = None,
+        run: Run | Callable[[], Run] | None = None,
         progress: Progress | None = None,
     ) -> None:
         if not isinstance(encoder, nn.Module):
@@ -85,7 +86,6 @@ class Trainer:
         self.method = method.to(self.device)
         self.settings = settings
         self.seed = seed
-        self.run = run
         self.progress: Progress = progress or Silent()
         self.generator = torch.Generator().manual_seed(seed)
         width = output_width(self.encoder, self.data.inputs)
@@ -111,6 +111,7 @@ class Trainer:
         self.watch = Watch(len(torch.unique(data.labels[data.labels >= 0])))
         self.guards: list[str] = []
         self.trust: dict[str, Any] | None = None
+        self.run = run() if callable(run) else run
 
     def _build_step(self) -> TrainingStep:
         parts = (self.encoder, self.method, self.optimizer, self.data.inputs)
