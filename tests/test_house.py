@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import semimetric as sm
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "semimetric"
 
@@ -102,6 +104,27 @@ def test_no_name_that_a_package_offers_is_hidden_by_a_module_of_that_name(stub: 
         for alias in node.names
     }
     assert not offered & {path.stem for path in stub.parent.glob("*.py")}
+
+
+def documented(doc: str) -> set[str]:
+    """Parameters and attributes that numpydoc sections name."""
+    sections = re.split(r"^(?:Parameters|Attributes)\n-+$", doc, flags=re.MULTILINE)[1:]
+    lines = [line for section in sections for line in section.splitlines() if re.match(r"^[\w, ]+ : ", line)]
+    return {name.strip() for line in lines for name in line.split(" :")[0].split(",")}
+
+
+@pytest.mark.parametrize("name", sorted(sm.__all__))
+def test_public_names_document_their_parameters(name: str) -> None:
+    thing = getattr(sm, name)
+    doc = inspect.getdoc(thing) or ""
+    assert doc
+    if dataclasses.is_dataclass(thing) and all(field.metadata.get("help") for field in dataclasses.fields(thing)):
+        return  # documented by their help
+    if inspect.isclass(thing) and issubclass(thing, Warning):
+        return
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    wanted = [p.name for p in inspect.signature(thing).parameters.values() if p.kind not in kinds]
+    assert {*wanted} <= documented(doc)
 
 
 QUICK = {

@@ -54,7 +54,7 @@ def nmi(embeddings: Any, labels: Any, n_clusters: int | None = None, seed: int =
 
     Parameters
     ----------
-    embeddings, labels
+    embeddings, labels : array-like
         As for ``recall_at_k``.
     n_clusters : int, optional
         Number of clusters; the number of classes if None.
@@ -81,7 +81,7 @@ def evaluate(
 
     Parameters
     ----------
-    embeddings, labels, ks, n_clusters, seed
+    embeddings, labels, ks, n_clusters, seed : optional but for the first two
         As for ``recall_at_k`` and ``nmi``.
 
     Returns

@@ -73,7 +73,7 @@ def propagated_affinity_matrix(neighbors: Any, labels: Any, gamma: float = 0.99)
 
     Parameters
     ----------
-    neighbors, labels, gamma
+    neighbors, labels, gamma : array-like, array-like, float
         As for ``propagate_affinities``.
 
     Returns

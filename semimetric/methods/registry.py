@@ -42,14 +42,28 @@ def method_names() -> tuple[str, ...]:
 
 
 def build_method(name: str, **settings: Any) -> Method[Any]:
-    """The named method with these hyper-parameters; the others keep their defaults."""
+    """A method by its name.
+
+    Parameters
+    ----------
+    name : str
+        One of ``semimetric methods``.
+    **settings
+        Hyper-parameters; the others keep their defaults.
+    """
     kind = METHODS.find(name)
     check_method(kind)
     return kind(build_settings(kind.Settings, settings, f"method {name!r}"))
 
 
 def register_method(kind: M) -> M:
-    """Make a method class available under its ``name``; also works as a class decorator."""
+    """Make a method known under its ``name``, and return it; also works as a class decorator.
+
+    Parameters
+    ----------
+    kind : type
+        A class derived from ``semimetric.methods.Method``.
+    """
     check_method(kind)
     METHODS.register(kind.name, kind)
     return kind

@@ -17,16 +17,24 @@ from semimetric.methods import METHODS, LearnsMetric, Method
 from semimetric.metric import Metric
 
 SMALLEST, LARGEST = 1e-60, 1e60
-"""Sizes of features between which a metric for them, which is of their inverse square, is an ordinary number."""
+"""Range of the largest feature: the metric scales with its inverse square, which must not overflow."""
 
 
 class GuardWarning(UserWarning):
-    """A method's problem had no solution as it was written, and was changed a little."""
+    """A method changed its problem to keep it solvable."""
 
 
 @dataclass(frozen=True)
 class LinearFit:
-    """What ``learn_metric`` found: the metric, and the guards that bound, by name and with their sentences."""
+    """Result of ``learn_metric``.
+
+    Attributes
+    ----------
+    metric : Metric
+        The learned metric.
+    guards : dict of str to str
+        What the method changed to keep its problem solvable, by name.
+    """
 
     metric: Metric
     guards: dict[str, str]
@@ -44,19 +52,23 @@ def learn_metric(
 
     Parameters
     ----------
-    features : (N, d) array; columns of different units should be standardised first
-    labels : (N,) integers, -1 = unlabelled
-    method : any of ``semimetric methods`` that learns without a network
-    n_components : dimensions to keep, those of the largest eigenvalues of M among the directions in which the features
-        differ; None keeps all (``affinity-triplets``, whose L is orthonormal and would learn nothing: half)
-    seed : of the random start of methods that have one
-    settings : the method's hyper-parameters
+    features : (N, d) array
+        Standardise columns of different units first.
+    labels : (N,) integers
+        -1 means unlabelled.
+    method : str
+        A method that learns without a network.
+    n_components : int, optional
+        Dimensions to keep, those of the largest eigenvalues of M; all by default (``affinity-triplets``: half).
+    seed : int
+        Seed of random starts.
+    **settings
+        Hyper-parameters of the method.
 
     Returns
     -------
     LinearFit
-        ``metric.matrix`` is M, ``metric.factor`` L with M = L L^T, ``metric.transform(X)`` the rows X L, and
-        ``metric.squared_distances(X)`` their squared distances; ``guards`` are the sentences that were warned of
+        ``metric.matrix`` is M, ``metric.factor`` is L with M = L L^T, ``metric.transform(X)`` maps to X L.
 
     Notes
     -----

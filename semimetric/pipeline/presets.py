@@ -18,7 +18,15 @@ FIXED: dict[str, Values] = {"default": {}, "paper": {"validation_share": 0.15, "
 
 
 def training_settings(method: str, **changes: Any) -> TrainingSettings:
-    """Training settings of ``method`` for your own data, with ``changes``."""
+    """Training settings of a method for your own data.
+
+    Parameters
+    ----------
+    method : str
+        Name of the method.
+    **changes
+        Settings that replace its defaults.
+    """
     return build_settings(TrainingSettings, METHODS.find(method).training_defaults | changes, "training")
 
 

@@ -108,7 +108,13 @@ INDEXES: Registry[IndexBackend] = Registry("search backend", "semimetric.indexes
 
 
 def register_index(backend: IndexBackend) -> IndexBackend:
-    """Add a search backend, and return it."""
+    """Make a search backend known to ``open_index`` and the command line, and return it.
+
+    Parameters
+    ----------
+    backend : IndexBackend
+        Its name must not be taken.
+    """
     return INDEXES.register(backend.name, backend)
 
 

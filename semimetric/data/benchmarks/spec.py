@@ -49,6 +49,14 @@ class DatasetSpec(BaseSpec):
 
     Parameters
     ----------
+    name, summary : str
+        Its name, and a few words for the listing.
+    train_size, test_size : int
+        Numbers of examples.
+    presets : mapping, optional
+        Settings by the name of a preset.
+    shared_folders : tuple of Path, optional
+        Further folders in which it may lie.
     read : callable
         Returns the training and the test examples.
     class_names : tuple of str
