@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
