@@ -37,6 +37,8 @@ def resolve_benchmark(
     check_dataset(dataset)
     _check_request(method, seed)
     _check_known(method, settings, GROUPS)
+    if settings.get("encoder") in ("auto", "none"):
+        raise InputError(f"encoder {settings['encoder']!r} is for your own data. Name the encoder of the benchmark.")
     values = preset_values(preset, dataset, method, settings.get("backbone", "")) | settings
     if "selection" not in settings and "validation_share" in settings:
         if settings["validation_share"]:

@@ -69,6 +69,7 @@ def test_given_values_win_over_the_preset() -> None:
         ({"seed": 2**70}, "seed must be between 0"),
         ({"dataset": "mnits"}, "Did you mean 'mnist'"),
         ({"temperature": 1.0}, "has no setting 'temperature'"),
+        ({"encoder": "none"}, "encoder 'none' is for your own data"),
     ],
 )
 def test_wrong_names_are_refused(arguments: dict, message: str) -> None:
