@@ -80,9 +80,7 @@ def fit(
     device: Device = "auto",
     threads: Threads = None,
     data_dir: DataDir = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out; where there is none, start it.")
-    ] = False,
+    resume: Annotated[bool, typer.Option(help="Continue the run in --out; where there is none, start it.")] = False,
     show_settings: Annotated[
         bool, typer.Option("--show-settings", help="Print all settings in force as JSON, and exit.")
     ] = False,
@@ -131,9 +129,13 @@ def refuse_for_benchmarks(given: dict[str, Any], **others: object) -> None:
     """Refuse options that mean nothing for data of one's own."""
     from semimetric.pipeline.plan import refuse_benchmark_settings, refuse_for_own
 
-    for name in (name for name, value in others.items() if value):
-        refuse_for_own(name)
-    refuse_benchmark_settings(given)
+    try:
+        for name in (name for name, value in others.items() if value):
+            refuse_for_own(name)
+        refuse_benchmark_settings(given)
+    except InputError as error:
+        name, _, rest = str(error).partition(" ")
+        raise InputError(f"--{name.replace('_', '-')} {rest}") from error
 
 
 def read_own_data(data: Path, labels: Path | None, label_column: str | None, id_column: str | None) -> Any:

@@ -48,7 +48,7 @@ class LazyGroup(typer.core.TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names of the commands."""
-        return list(COMMANDS)
+        return [name for name, _ in COMMANDS.items()]
 
     def get_command(self, ctx: Any, cmd_name: str, arguments: tuple[str, ...] = ()) -> Any:
         """The command, with the options that its ``arguments`` call for."""

@@ -55,15 +55,15 @@ def for_arguments(function: Callable[..., Any], arguments: Sequence[str]) -> Cal
     """The command with the options that some arguments call for."""
     if not hasattr(function, "takes_settings"):
         return function
-    options = {name: option for name, option in settings_options(GENERAL).items() if name in EVERYDAY}
+    everyday = settings_options(GENERAL, dict.fromkeys(EVERYDAY, "the method's"))
+    options = {name: option for name, option in everyday.items() if name in EVERYDAY}
     named = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
     method = _method_in(arguments)
-    if "--help" in named:
-        if method:
-            kind = METHODS[method]
-            options |= settings_options([*GENERAL, (f"Method {method}", kind.Settings)], kind.training_defaults)
-    elif not named <= _known_flags(function, options):
-        options = settings_options([*GENERAL, *((f"Method {name}", METHODS[name].Settings) for name in METHODS)])
+    if "--help" in named and method:
+        kind = METHODS[method]
+        options |= settings_options([*GENERAL, (f"Method {method}", kind.Settings)], kind.training_defaults)
+    if not named <= _known_flags(function, options) | {"--help"}:
+        options = settings_options([*GENERAL, *((f"Method {name}", kind.Settings) for name, kind in METHODS.items())])
     return _with_options(function, options)
 
 

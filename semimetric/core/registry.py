@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from functools import cached_property
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar, cast
 
 from semimetric.core.errors import InputError
 
@@ -33,8 +34,8 @@ class Registry(Mapping[str, T], Generic[T]):
         self._loaded: dict[str, T] = {}
 
     @cached_property
-    def _offered(self) -> dict[str, str]:
-        return {point.name: point.value for point in entry_points(group=self._group)}
+    def _offered(self) -> dict[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group=self._group)}
 
     def register(self, name: str, thing: T) -> T:
         """Add an object under a new name, and return it."""
@@ -45,10 +46,40 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         if name not in self._loaded:
-            home = self._homes.get(name) or self._offered[name]
-            module, _, attribute = home.partition(":")
-            self._loaded[name] = getattr(import_module(module), attribute)
+            if name in self._homes:
+                module, _, attribute = self._homes[name].partition(":")
+                self._loaded[name] = getattr(import_module(module), attribute)
+            else:
+                self._loaded[name] = self._load_offered(self._offered[name])
         return self._loaded[name]
+
+    def _load_offered(self, point: EntryPoint) -> T:
+        try:
+            return cast(T, point.load())
+        except Exception as error:  # another package may raise anything
+            package = f" of {point.dist.name}" if point.dist else ""
+            raise InputError(
+                f"{self._what} {point.name!r}{package} cannot be loaded from {point.value} "
+                f"({type(error).__name__}: {error}). Repair or remove that package."
+            ) from error
+
+    def _usable(self) -> dict[str, T]:
+        """All objects; one that cannot be loaded is left out with a warning, so that a listing still works."""
+        found = {}
+        for name in self:
+            try:
+                found[name] = self[name]
+            except InputError as error:
+                warnings.warn(str(error), stacklevel=4)
+        return found
+
+    def items(self) -> ItemsView[str, T]:
+        """Names and objects that can be loaded."""
+        return self._usable().items()
+
+    def values(self) -> ValuesView[T]:
+        """Objects that can be loaded."""
+        return self._usable().values()
 
     def find(self, name: str) -> T:
         """The object of this name; the error for an unknown name lists all names and suggests the closest."""

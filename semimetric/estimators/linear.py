@@ -80,10 +80,10 @@ class LinearEstimator(MetricEstimator):
             raise InputError(f"{type(self).__name__} learns from vectors (N, d), and X holds {samples.kind}.")
         values = self.get_params(deep=False)
         n_components, random_state = values.pop("n_components"), values.pop("random_state")
-        if "k" in values:
-            values["k"] = min(values["k"], len(samples) - 1)
         values |= linear_components(self.method, n_components, samples.shape()[0])
         settings = build_settings(METHODS[self.method].Settings, values, f"method {self.method!r}")
+        if hasattr(settings, "k"):
+            settings = dataclasses.replace(settings, k=min(settings.k, len(samples) - 1))
         network = NetworkSettings("none", preprocess="none")
         return Plan(self.method, seed_of(random_state), network, TrainingSettings(), PretrainSettings(), settings)
 

@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 import semimetric
 from semimetric.core.errors import InputError, RunError
+from semimetric.data.samples import Samples
 from semimetric.estimators.base import MetricEstimator
 from semimetric.estimators.linear import APIT, APLLR, ISDML, LRML, SERAPH
 from semimetric.estimators.semimetric import SemiMetric
+from semimetric.model.fitted import FittedModel
 from semimetric.model.folder import LoadedRun, load_run, write_fitted
 from semimetric.model.spec import ExampleNames
 from semimetric.pipeline.benchmark import benchmark_plan
@@ -94,7 +97,7 @@ def estimator_of(found: LoadedRun, encoder: nn.Module | None = None) -> MetricEs
     """The estimator that a loaded run is."""
     config, fitted = found.config, found.fitted
     plan = _plan(found, encoder)
-    name, params = config.get("estimator", "SemiMetric"), config.get("params", _params(plan))
+    name, params = config.get("estimator", "SemiMetric"), config.get("params", _params(plan, fitted.spec.side))
     if str(name) not in ESTIMATORS or not isinstance(params, dict):
         raise RunError(
             f"{found.path} is of an estimator {name!r} that this version ({semimetric.__version__}) does not know. "
@@ -112,8 +115,18 @@ def estimator_of(found: LoadedRun, encoder: nn.Module | None = None) -> MetricEs
     estimator.n_features_in_ = prod(fitted.spec.shape)
     if fitted.examples.columns:
         estimator.feature_names_in_ = np.array(fitted.examples.columns, dtype=object)
-    estimator.adopt(fitted, np.asarray(fitted.examples.classes), plan)
+    estimator.adopt(fitted, np.asarray(fitted.examples.classes), plan or _replanned(estimator, fitted))
     return estimator
+
+
+def _replanned(estimator: MetricEstimator, fitted: FittedModel) -> Plan | None:
+    """The plan of a run of format 1, which kept parameters only; None if its weights file is gone."""
+    count, spec = len(fitted.labels), fitted.spec
+    values = (Path(),) * count if spec.kind == "photographs" else torch.empty(1).expand(count, *spec.shape)
+    try:
+        return estimator._plan(Samples(spec.kind, values), fitted.labels, torch.device("cpu"))
+    except InputError:
+        return None
 
 
 def _plan(found: LoadedRun, encoder: nn.Module | None) -> Plan | None:
@@ -126,12 +139,17 @@ def _plan(found: LoadedRun, encoder: nn.Module | None) -> Plan | None:
     return dataclasses.replace(plan, module=encoder)
 
 
-def _params(plan: Plan | None) -> dict[str, Any]:
-    """Constructor parameters that stand for the settings in force."""
+def _params(plan: Plan | None, side: int) -> dict[str, Any]:
+    """Constructor parameters for the settings in force.
+
+    An estimator has none for the split of a benchmark, its softmax pretraining and the start of the paper's networks.
+    """
     if plan is None:
         return {}
     network = plan.network
     settings = dataclasses.asdict(plan.training) | dataclasses.asdict(plan.method_settings)
+    if settings["selection"] == "validation":
+        del settings["selection"]  # an estimator holds out no validation data
     tuned = not network.backbone and bool(network.weights)
     return {
         "method": plan.method,
@@ -139,7 +157,7 @@ def _params(plan: Plan | None) -> dict[str, Any]:
         "n_components": settings.pop("components", 0) or None,
         "weights": network.weights or None,
         "fine_tune": tuned,
-        "side": network.side or None,
+        "side": side or None,
         "preprocess": network.preprocess,
         "epochs": settings.pop("epochs"),
         "settings": settings,

@@ -12,7 +12,7 @@ from semimetric.core.errors import InputError
 from semimetric.data.samples import Samples
 from semimetric.estimators.base import MetricEstimator, seed_of
 from semimetric.methods import METHODS
-from semimetric.pipeline.plan import Plan
+from semimetric.pipeline.plan import OF_OWN_NETWORK, Plan
 from semimetric.pipeline.resolve import resolve_own
 from semimetric.training import choose_device
 
@@ -95,6 +95,8 @@ class SemiMetric(MetricEstimator):
 
     def _plan(self, samples: Samples, labels: Tensor, device: torch.device) -> Plan:
         given = dict(self.settings or {})
+        for name in {*OF_OWN_NETWORK} & {*given}:
+            raise InputError(f"settings holds {name!r}, a parameter of SemiMetric itself. Pass SemiMetric({name}=...).")
         asked = {"encoder": self.encoder, "weights": self.weights, "side": self.side, "preprocess": self.preprocess}
         given |= asked | ({} if self.epochs is None else {"epochs": self.epochs})
         if self.n_components is not None:

@@ -43,8 +43,7 @@ from semimetric.training.optimizer import under
 FORMAT = 2
 """Version of the run folder. Format 1, of semimetric 0.2.0.dev0 and before, has another config.json."""
 
-MODEL_FILES = ("model.json", "model.safetensors", "preprocess.safetensors")
-REQUIRED = (*MODEL_FILES, "examples.safetensors", "examples.json")
+REQUIRED = ("model.json", "model.safetensors", "preprocess.safetensors", "examples.safetensors", "examples.json")
 """Files required to load a model."""
 
 
@@ -61,15 +60,21 @@ class LoadedRun:
 def load_run(path: Path, device: str = "auto", encoder: nn.Module | None = None) -> LoadedRun:
     """Read a run folder of any kind. Nothing in it is executed or unpickled."""
     run = Run.open(path)
+    config = read_config(run)
+    fitted = read_fitted(run, choose_device(device), encoder)
+    return LoadedRun(path, fitted, config, version_differences(config.get("versions")))
+
+
+def read_config(run: Run) -> dict[str, Any]:
+    """The config of a run whose format this version reads."""
     config = run.config()
     written = config.get("format", 1)
     if written not in (1, FORMAT):
         raise RunError(
-            f"{path} has the run format {written!r}, and semimetric {semimetric.__version__} reads formats 1 and "
+            f"{run.path} has the run format {written!r}, and semimetric {semimetric.__version__} reads formats 1 and "
             f"{FORMAT}. Load it with the version that wrote it ({config.get('version', 'unknown')})."
         )
-    fitted = read_fitted(run, choose_device(device), encoder)
-    return LoadedRun(path, fitted, config, version_differences(config.get("versions")))
+    return config
 
 
 def versions() -> dict[str, str]:
@@ -94,18 +99,20 @@ def version_differences(written: Any) -> str:
 
 
 def write_start(run: Run, model: Model, spec: ModelSpec) -> None:
-    """Write the model before its training, so that an interrupted run can be scored."""
-    run.write("model.json", dataclasses.asdict(spec))
-    run.write_tensors("preprocess.safetensors", dict(model.preprocess.state_dict()))
-    tensors = model_tensors(model.encoder or nn.Identity(), model.metric)
-    run.write_tensors("model.safetensors", tensors, {"epoch": 0})
+    """Write those files of the model that the run lacks; before training, so that an interrupted run can be scored."""
+    if not run.has("model.json"):
+        run.write("model.json", dataclasses.asdict(spec))
+    if not run.has("preprocess.safetensors"):
+        run.write_tensors("preprocess.safetensors", dict(model.preprocess.state_dict()))
+    if not run.has("model.safetensors"):
+        tensors = model_tensors(model.encoder or nn.Identity(), model.metric)
+        run.write_tensors("model.safetensors", tensors, {"epoch": 0})
 
 
 def write_fitted(run: Run, fitted: FittedModel) -> None:
     """Write everything that is needed to load the model."""
     model, found = fitted.model, fitted.posteriors
-    if not all(run.has(name) for name in MODEL_FILES):
-        write_start(run, model, fitted.spec)
+    write_start(run, model, fitted.spec)
     if model.transform is not None and model.transform.network is not None:
         run.write_tensors("backbone.safetensors", dict(model.transform.network.state_dict()))
     tensors = {
@@ -123,16 +130,15 @@ def write_fitted(run: Run, fitted: FittedModel) -> None:
 def read_fitted(run: Run, device: torch.device, encoder: nn.Module | None = None) -> FittedModel:
     """The fitted model of a run; ``encoder`` is the user's own module, for a run that was trained with one."""
     _check_files(run, REQUIRED)
-    model, spec = read_model(run, device, encoder)
+    spec = _spec(run)
+    _check_module(run, spec, encoder)
+    model = dataclasses.replace(read_model(run, spec, device, encoder), transform=_transform(run, spec))
     with _explaining(run):
         return _with_examples(run, model, spec)
 
 
-def read_model(run: Run, device: torch.device, encoder: nn.Module | None = None) -> tuple[Model, ModelSpec]:
-    """The model of a run without its examples; a run that is still being trained has one."""
-    _check_files(run, MODEL_FILES)
-    spec = _spec(run)
-    _check_module(run, spec, encoder)
+def read_model(run: Run, spec: ModelSpec, device: torch.device, encoder: nn.Module | None = None) -> Model:
+    """The model of a run without its examples and its backbone; a run that is still being trained has one."""
     tensors, _ = run.read_tensors("model.safetensors")
     scaling, _ = run.read_tensors("preprocess.safetensors")
     with _explaining(run):
@@ -140,11 +146,10 @@ def read_model(run: Run, device: torch.device, encoder: nn.Module | None = None)
             restore_preprocess(spec.preprocess, scaling).to(device),
             _encoder(run, spec, tensors, encoder, device),
             Metric(tensors["metric.factor"]).to(device),
-            _transform(run, spec),
         )
         with _fitting(run, "model.safetensors"):
             model.embed(torch.zeros(1, *spec.inputs))
-    return model, spec
+    return model
 
 
 def _check_files(run: Run, names: tuple[str, ...]) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 from semimetric.core.errors import InputError, RunError
 from semimetric.data import Dataset, apply_in_chunks, photograph_side
 from semimetric.metric import Metric
-from semimetric.model.folder import read_model
+from semimetric.model.folder import read_config, read_model
+from semimetric.model.spec import ModelSpec
 from semimetric.pipeline.config import run_config, run_opener
 from semimetric.pipeline.data import benchmark_data, load_examples
 from semimetric.pipeline.descriptors import photo_transform
@@ -49,7 +50,8 @@ def fit_benchmark(
         _check_weights(Run.open(out), plan, digest)
     progress.stage(f"loading {plan.dataset}")
     data = benchmark_data(plan, dataset or load_examples(plan, data_dir, where, progress))
-    if side := photograph_side(plan.dataset, plan.network.side):
+    side = photograph_side(plan.dataset, plan.network.side)
+    if side and out is not None:
         network = dataclasses.replace(plan.network, side=side)
         data = dataclasses.replace(data, transform=photo_transform(network, plan.seed))
     return fit(plan, data, where, None if out is None else run_opener(out, config, resume), progress).facts
@@ -67,7 +69,7 @@ def _check_weights(run: Run, plan: Plan, digest: str | None) -> None:
 
 def benchmark_plan(run: Run) -> Plan:
     """The plan of a run on a benchmark; a run on other data is refused."""
-    config = run.config()
+    config = read_config(run)
     if "dataset" in config:  # format 1
         split = ("labels_per_class", "validation_share", "withheld")
         protocol = config["protocol"]
@@ -100,7 +102,9 @@ def evaluate_run(
     if plan.network.backbone:
         _check_weights(run, plan, plan.network.weights_digest())
     dataset = load_examples(plan, data_dir, where, progress)
-    model, _ = read_model(run, where)
+    network, shape = plan.network, tuple(dataset.test.inputs.shape[1:])
+    spec = ModelSpec("images", shape, shape, network.preprocess, network.encoder)
+    model = read_model(run, spec, where)
     assert model.encoder is not None
     metric = model.metric if components is None else _narrowed(model.metric, components)
     inputs = apply_in_chunks(model.preprocess, dataset.test.inputs.to(where))

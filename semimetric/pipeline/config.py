@@ -9,11 +9,11 @@ import semimetric
 from semimetric.core.errors import RunError
 from semimetric.model.folder import FORMAT, versions
 from semimetric.pipeline.fit import OpenRun
-from semimetric.pipeline.plan import Kind, Plan
+from semimetric.pipeline.plan import Plan, RunKind
 from semimetric.training import Run
 
 
-def run_config(kind: Kind, plan: Plan, data: dict[str, Any], weights_sha256: str | None) -> dict[str, Any]:
+def run_config(kind: RunKind, plan: Plan, data: dict[str, Any], weights_sha256: str | None) -> dict[str, Any]:
     """The config.json of a run."""
     return {
         "format": FORMAT,
@@ -43,8 +43,8 @@ def _check_same_data(out: Path, config: dict[str, Any]) -> None:
     before = Run.open(out).config()
     if before.get("format", 1) != config["format"]:
         raise RunError(
-            f"{out} was started by semimetric {before.get('version', 'unknown')}, whose runs this version "
-            f"({semimetric.__version__}) loads but cannot continue. Choose another --out."
+            f"{out} has the run format {before.get('format', 1)}, which this version loads but cannot continue. Choose "
+            "another --out."
         )
     known = before.get("data")
     if isinstance(known, dict) and known.get("digest") != config["data"].get("digest"):

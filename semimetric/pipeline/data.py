@@ -33,7 +33,7 @@ SKIPPED_NAMED = 5
 """Files without an example that the outcome of a benchmark names."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class FitData:
     """What a fit learns from, before preprocessing.
 
@@ -58,6 +58,10 @@ class FitData:
     test: Examples | None = None
     classes: Tensor | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def release(self) -> None:
+        """Forget the raw inputs, which may be gigabytes, once they have been scaled."""
+        self.inputs, self.withheld, self.test = self.inputs.new_empty(0), None, None
 
 
 def benchmark_data(plan: Plan, dataset: Dataset) -> FitData:

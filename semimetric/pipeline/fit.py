@@ -103,7 +103,7 @@ def fit(
     progress: Progress | None = None,
     encoder: nn.Module | None = None,
 ) -> FittedModel:
-    """Learn from the data as planned; nothing is written before all input is accepted.
+    """Learn from the data as planned; nothing is written before all input is accepted. The data is released.
 
     The test set of a benchmark is scored before and after, and chooses nothing. "initial" is the state in which
     Algorithm 1 starts: after the softmax training, if there is one.
@@ -154,8 +154,10 @@ def _fit_network(
     encoder: nn.Module | None,
 ) -> tuple[FittedModel, Run | None]:
     ready = prepare(plan, data, device)
-    trainer = build_trainer(plan, ready.training, device, progress, encoder, open_run)
     spec = model_spec(plan, data)
+    exact = data.inputs if data.inputs.ndim == 2 and isinstance(ready.preprocess, Identity) else None
+    data.release()
+    trainer = build_trainer(plan, ready.training, device, progress, encoder, open_run)
     initial = _begin(plan, ready, trainer, spec)
     result = trainer.fit()
     facts = _common_facts(plan, result.metric, device.type) | _training_facts(plan, result)
@@ -164,8 +166,7 @@ def _fit_network(
         final = score(result.encoder, result.metric, ready.test_inputs, ready.test_labels)
         facts |= {"dataset": plan.dataset, "initial": initial, "final": final}
     model = Model(ready.preprocess.to(device), result.encoder.eval(), result.metric, data.transform)
-    exact = data.inputs.ndim == 2 and isinstance(ready.preprocess, Identity)
-    embeddings = model.embed_scaled(data.inputs if exact else ready.training.inputs)
+    embeddings = model.embed_scaled(ready.training.inputs if exact is None else exact)
     posteriors = _posteriors(trainer, embeddings, data.labels)
     return FittedModel(model, spec, embeddings, data.labels, posteriors, _names(data, posteriors), facts), trainer.run
 

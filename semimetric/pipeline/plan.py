@@ -20,7 +20,7 @@ from semimetric.training.settings import PretrainSettings, TrainingSettings
 if TYPE_CHECKING:
     from torch import nn
 
-Kind = Literal["benchmark", "own data", "estimator"]
+RunKind = Literal["benchmark", "own data", "estimator"]
 Material = Literal["vectors", "images", "descriptors", "pretrained"]
 """What the encoder sees: vectors, images, features of a frozen network, or images by a pretrained encoder."""
 
@@ -174,7 +174,7 @@ OF_OWN_NETWORK = ("encoder", "weights", "side", "preprocess")
 
 FOR_BENCHMARKS = {
     "labels_per_class": "label as many examples as you like",
-    "backbone": "name the pretrained network with --encoder and its file with --weights",
+    "backbone": "name the pretrained network as encoder and its file as weights",
 }
 """What to do instead of giving a setting that is for benchmarks; else: leave it out."""
 
@@ -190,5 +190,6 @@ def refuse_benchmark_settings(given: Iterable[str]) -> None:
 
 def refuse_for_own(name: str) -> None:
     """Refuse one option that is for benchmarks, and say what to do instead."""
-    flag, instead = "--" + name.replace("_", "-"), FOR_BENCHMARKS.get(name, "leave it out")
-    raise InputError(f"{flag} is for benchmark datasets; with data of your own {instead}.")
+    raise InputError(
+        f"{name} is for benchmark datasets; with data of your own {FOR_BENCHMARKS.get(name, 'leave it out')}."
+    )

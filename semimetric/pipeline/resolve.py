@@ -35,7 +35,9 @@ def resolve_benchmark(
     A ``validation_share`` chooses the best model, unless ``selection`` says otherwise.
     """
     check_dataset(dataset)
-    _check_request(method, seed)
+    METHODS.check(method)
+    if not 0 <= seed < 2**63:
+        raise InputError(f"seed must be between 0 and 2^63 - 1, got {seed}.")
     _check_known(method, settings, GROUPS)
     if settings.get("encoder") in ("auto", "none"):
         raise InputError(f"encoder {settings['encoder']!r} is for your own data. Name the encoder of the benchmark.")
@@ -69,7 +71,7 @@ def resolve_own(
     labels : (N,) class numbers, -1 where unlabelled
     settings : of the network (encoder, which may be a module, weights, side, preprocess), the training and the method
     """
-    _check_request(method, seed)
+    METHODS.check(method)
     refuse_benchmark_settings(settings)
     network = {name: settings.pop(name) for name in OF_OWN_NETWORK if name in settings}
     _check_known(method, settings, {"training": TrainingSettings})
@@ -94,14 +96,10 @@ def resolve_own(
     )
 
 
-def _check_request(method: str, seed: int) -> None:
-    METHODS.check(method)
-    if not 0 <= seed < 2**63:
-        raise InputError(f"seed must be between 0 and 2^63 - 1, got {seed}.")
-
-
 def _network_request(given: Mapping[str, Any], fine_tune: bool) -> NetworkRequest:
     weights = given.get("weights") or None
+    if weights == "random":
+        raise InputError("weights 'random' is for benchmarks. Name a file, or leave weights out to train from scratch.")
     return NetworkRequest(
         given.get("encoder", "auto"),
         None if weights is None else Path(weights),

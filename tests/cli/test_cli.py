@@ -12,6 +12,8 @@ from unittest.mock import patch
 import pytest
 from helpers import command
 
+from semimetric.core.errors import InputError
+
 QUICK = ["--method", "affinity-triplets", "--epochs", "1", "--k", "6", "--batch-size", "300"]
 
 
@@ -227,6 +229,25 @@ def test_help_shows_everyday_options_and_those_of_a_method_on_request() -> None:
     own = semimetric("fit", "--method", "consensus", "--help", COLUMNS="200", TERM="dumb").stdout
     assert all(flag in own for flag in ("--head-share", "--partition-size", "Default 0.001", "Default adamw"))
     assert "--orthogonal" not in own
+
+
+def test_help_does_not_stumble_over_other_flags() -> None:
+    for words in (["--lr", "0.1"], ["--method", "lrml", "--k", "3"], ["--method", "lrml", "--margin", "3"]):
+        done = command.semimetric("fit", *words, "--help")
+        assert done.code == 0, done.err
+        assert "Usage" in done.out
+
+
+def test_a_registered_command_is_listed_and_runs() -> None:
+    from semimetric.cli.main import COMMANDS, register_command
+
+    register_command("greet", lambda: print("hello"))
+    try:
+        assert command.semimetric("greet").out == "hello\n"
+        with pytest.raises(InputError, match="there is a command 'greet' already"):
+            register_command("greet", print)
+    finally:
+        del COMMANDS._loaded["greet"]
 
 
 def test_brackets_in_a_message_are_only_text(tmp_path: Path) -> None:

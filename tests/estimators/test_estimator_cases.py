@@ -139,3 +139,18 @@ def test_a_class_of_ones_own_is_not_saved(iris: tuple[np.ndarray, np.ndarray], t
     with pytest.raises(InputError, match="class of your own"):
         save(model, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_parameters_of_the_estimator_are_no_settings(iris: tuple[np.ndarray, np.ndarray]) -> None:
+    with pytest.raises(InputError, match=r"settings holds 'encoder', a parameter of SemiMetric itself"):
+        SemiMetric(settings={"encoder": "linear"}).fit(*iris)
+    with pytest.raises(InputError, match="labels_per_class is for benchmark datasets"):
+        SemiMetric(settings={"labels_per_class": 3}).fit(*iris)
+    with pytest.raises(InputError, match="k must be a whole number, got 'a'"):
+        LRML(k="a").fit(*iris)
+
+
+def test_the_old_name_of_the_fitted_model_still_answers(iris: tuple[np.ndarray, np.ndarray]) -> None:
+    model = LRML().fit(*iris)
+    with pytest.warns(DeprecationWarning, match="learned_ is called fitted_"):
+        assert model.learned_ is model.fitted_

@@ -14,6 +14,7 @@ import torch
 from helpers.command import semimetric
 from helpers.own_photos import write_folder
 from safetensors.torch import load_file, save_file
+from sklearn.base import clone
 from sklearn.datasets import load_digits, load_wine
 from sklearn.exceptions import NotFittedError
 from torch import nn
@@ -367,3 +368,22 @@ def test_a_run_of_a_benchmark_is_loaded_and_searched(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="needs semimetric[onnx]")
     assert "--check" in semimetric("export", run, "--onnx").sentence()
     assert semimetric("export", run, "--onnx", "--check", tmp_path / "some.npy", "--json").json()["examples"] == 5
+
+
+def test_the_estimator_of_a_benchmark_with_validation_is_fitted_again(tmp_path: Path) -> None:
+    words = ["--validation-share", 0.1, "--method", "lrml", "--epochs", 1, "--out", tmp_path / "run"]
+    assert semimetric("fit", "--dataset", "digits", *words).code == 0
+    model = sm.load(tmp_path / "run")
+    assert model.plan_.training.selection == "validation"
+    images, classes = load_digits(return_X_y=True)
+    again = clone(model).fit(images[:200].reshape(-1, 8, 8), some_labels(classes[:200]))
+    assert again.plan_.method_settings == model.plan_.method_settings
+
+
+def test_a_run_that_lost_its_description_is_not_continued(copied: Path, tmp_path: Path) -> None:
+    (copied / "model.json").unlink()
+    photos = copied.parent / "photos"
+    write_folder(photos, labelled=3, unlabelled=4)
+    words = ["--encoder", "small-cnn", "--side", 16, "--epochs", 2, "--passes", 1, "--resume"]
+    said = semimetric("fit", photos, "--out", copied, *words).sentence()
+    assert "model.json is missing" in said or "other data" in said

@@ -12,7 +12,7 @@ from helpers.command import semimetric
 from sklearn.datasets import load_wine
 
 import semimetric as sm
-from semimetric.core.errors import InputError, RunError
+from semimetric.core.errors import RunError
 from semimetric.model.folder import FORMAT
 
 OLD = Path(__file__).parent / "format-1"
@@ -54,8 +54,16 @@ def test_a_run_of_format_1_is_searched_and_not_continued(tmp_path: Path) -> None
     np.savez(tmp_path / "wine.npz", X=features, y=np.where(np.arange(178) % 4 == 0, 1, 0))
     again = semimetric("fit", tmp_path / "wine.npz", "--encoder", "linear", "--out", tmp_path / "run", "--resume")
     assert "loads but cannot continue" in again.sentence()
-    with pytest.raises(InputError, match="format 1, which has no plan"):
-        sm.save(sm.load(OLD / "own-wine"), tmp_path / "copy")
+    sm.save(sm.load(OLD / "own-wine"), tmp_path / "copy")
+    np.testing.assert_array_equal(sm.load(tmp_path / "copy").embedding_, sm.load(OLD / "own-wine").embedding_)
+
+
+def test_an_interrupted_benchmark_of_format_1_is_scored(tmp_path: Path) -> None:
+    shutil.copytree(OLD / "benchmark-digits", tmp_path / "run")
+    for name in ("model.json", "examples.json", "examples.safetensors", "result.json"):
+        (tmp_path / "run" / name).unlink()
+    known = json.loads((OLD / "benchmark-digits" / "result.json").read_text())["final"]
+    assert semimetric("evaluate", tmp_path / "run", "--json").json()["scores"] == pytest.approx(known)
 
 
 def test_a_run_of_a_later_format_names_the_version_that_reads_it(tmp_path: Path) -> None:

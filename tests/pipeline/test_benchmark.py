@@ -237,14 +237,12 @@ def test_a_run_of_another_version_says_so(tmp_path: Path) -> None:
 
 def test_settings_that_do_not_fit_the_model_are_said(tmp_path: Path) -> None:
     fit_benchmark(quick(epochs=0), tmp_path / "run", device="cpu")
-    path = tmp_path / "run" / "model.json"
-    spec = path.read_text()
-    path.write_text(spec.replace("small-cnn", "mlp"))
+    path = tmp_path / "run" / "config.json"
+    config = path.read_text()
+    path.write_text(config.replace("small-cnn", "mlp"))
     with pytest.raises(RunError, match="does not fit its network"):
         evaluate_run(tmp_path / "run", device="cpu")
-    path.write_text(spec)
-    path = tmp_path / "run" / "config.json"
-    path.write_text(path.read_text().replace('"k": 6', '"k": "ten"'))
+    path.write_text(config.replace('"k": 6', '"k": "ten"'))
     with pytest.raises(RunError, match=r"settings do not fit this version.*k must be a whole number, got 'ten'"):
         evaluate_run(tmp_path / "run", device="cpu")
 

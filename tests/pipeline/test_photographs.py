@@ -320,3 +320,26 @@ def test_a_run_knows_its_weights_and_refuses_others(birds: Path, tmp_path: Path,
 def test_runs_without_pretrained_weights_have_no_digest(tmp_path: Path) -> None:
     fit_benchmark(resolve_benchmark("digits", "triplet", epochs=0, labels_per_class=3), tmp_path / "run", device="cpu")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["weights_sha256"] is None
+
+
+class StopAfter(Silent):
+    """Ends training as a kill would, before anything is written that the end of a fit writes."""
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        if record["epoch"] == 1:
+            raise RuntimeError("killed")
+
+
+@pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
+def test_a_killed_run_on_descriptors_is_scored_and_continued(birds: Path, tmp_path: Path) -> None:
+    experiment = described_by(epochs=2, validation_share=0.0, selection="last")
+    with pytest.raises(RuntimeError, match="killed"):
+        fit_benchmark(experiment, tmp_path / "run", birds, "cpu", progress=StopAfter())
+    assert evaluate_run(tmp_path / "run", birds, "cpu")["epoch"] == 1
+    assert fit_benchmark(experiment, tmp_path / "run", birds, "cpu", resume=True)["epochs"] == 2
+
+
+@pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
+def test_features_need_no_weights_where_no_run_is_written(birds: Path) -> None:
+    features = load_examples(described_by(), birds, CPU)
+    assert fit_benchmark(described_by(weights=""), None, device="cpu", dataset=features)["epochs"] == 0
