@@ -154,7 +154,9 @@ def _with_options(function: Callable[..., Any], options: dict[str, inspect.Param
 
     command.__name__ = function.__name__
     command.__doc__ = function.__doc__
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + list(options.values())
+    named = {parameter.name for parameter in own}
+    more = [option for name, option in options.items() if name not in named]
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + more
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command

@@ -160,7 +160,7 @@ def index(
     to: Annotated[
         str,
         typer.Option(
-            help="Where: a file ending in .npy or .faiss, a folder ending in .db (Milvus Lite), or a Milvus URL."
+            help="Where: .npy, .faiss, a .db folder (Milvus Lite), a Milvus URL, or a place of another search backend."
         ),
     ],
     collection: MilvusCollection = "semimetric",

@@ -39,7 +39,9 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def register(self, name: str, thing: T) -> T:
         """Add an object under a new name, and return it."""
-        if name in self:
+        known = self._loaded.get(name)
+        again = known is not None and _origin(known) == _origin(thing)  # a notebook cell that is run twice
+        if name in self and not again:
             raise InputError(f"there is a {self._what} {name!r} already. Register yours under another name.")
         self._loaded[name] = thing
         return thing
@@ -101,3 +103,8 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def _origin(thing: object) -> tuple[object, object]:
+    """Where something was defined; for an instance without a name, itself."""
+    return getattr(thing, "__module__", None), getattr(thing, "__qualname__", thing)

@@ -172,5 +172,5 @@ def _check_shape(spec: EncoderSpec, shape: Shape) -> None:
         images = "colour images (3, height, width)" if colour else "images (channels, height, width)"
         raise InputError(
             f"encoder {spec.name!r} needs {images} of at least {spec.smallest} x {spec.smallest} pixels, got {shape}. "
-            "Use 'small-cnn' for smaller or grey images and 'mlp' for vectors."
+            f"{'Use' if spec.name == 'small-cnn' else "Use 'small-cnn' for smaller or grey images and"} 'mlp' for vectors."
         )

@@ -148,7 +148,7 @@ class Plan:
     def from_dict(cls, values: Mapping[str, Any], version: str = "unknown") -> Plan:
         """The plan of a run; ``version`` is the one that wrote it, for the error."""
         try:
-            groups = GROUPS | {"method_settings": METHODS[values["method"]].Settings}
+            groups = GROUPS | {"method_settings": METHODS.find(values["method"]).Settings}
             built: dict[str, Any] = {
                 name: None if values[name] is None else build_settings(kind, values[name], name)
                 for name, kind in groups.items()

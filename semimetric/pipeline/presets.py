@@ -57,7 +57,7 @@ def preset_values(name: str, dataset: str, method: str, backbone: str = "") -> V
             f"preset {name!r} has no settings for dataset {dataset!r}; it has them for {', '.join(known)}. "
             "Use --preset default."
         )
-    general = dict(presets.get(name, {}))
+    general = dict(presets.get(name, {"encoder": "mlp"} if len(DATASETS[dataset].shape) == 1 else {}))
     material = "descriptors" if general.get("backbone") else "images"
     own = kind.defaults_on.get(dataset, kind.defaults_on.get(material, {}))
     described = kind.defaults_on.get("described", {}) if backbone and own.get("backbone") == "" else {}

@@ -125,8 +125,12 @@ def _names(kind: type[Any]) -> set[str]:
 
 def _owners(method: str, groups: dict[str, type[Any]]) -> dict[str, str]:
     """The field of the plan that holds each setting, by the setting's name."""
-    kinds = groups | {"method_settings": METHODS[method].Settings}
-    return {name: group for group, kind in kinds.items() for name in _names(kind)}
+    owner = {name: group for group, kind in groups.items() for name in _names(kind)}
+    for name in _names(METHODS[method].Settings):
+        if name in owner:
+            raise InputError(f"method {method!r} has a setting {name!r}, which is one of the {owner[name]}. Rename it.")
+        owner[name] = "method_settings"
+    return owner
 
 
 def _built(method: str, values: Mapping[str, Any], groups: dict[str, type[Any]]) -> dict[str, Any]:

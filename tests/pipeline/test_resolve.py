@@ -267,7 +267,7 @@ def test_settings_that_nothing_has_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize(("name", "instead"), [("labels_per_class", "label as many"), ("init", "leave it out")])
 def test_settings_of_benchmarks_are_refused_for_own_data(name: str, instead: str) -> None:
-    with pytest.raises(InputError, match=f"--{name.replace('_', '-')} is for benchmark datasets; .*{instead}"):
+    with pytest.raises(InputError, match=f"{name} is for benchmark datasets; .*{instead}"):
         planned("consensus", "vectors", **{name: 1})
 
 
