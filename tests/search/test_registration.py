@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -51,7 +52,7 @@ def test_messages_name_a_registered_backend() -> None:
     with pytest.raises(InputError, match=r"place must be one of: .*; a file ending in \.txt \(text\)\. Got 'run'"):
         check_place("run")
     with pytest.raises(InputError, match="there is a search backend 'text' already"):
-        sm.register_index(text_index.BACKEND)
+        sm.register_index(dataclasses.replace(text_index.BACKEND, places="elsewhere"))
 
 
 def test_an_installed_package_offers_a_backend(tmp_path: Path) -> None:
