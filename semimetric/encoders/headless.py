@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from types import ModuleType
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
+from semimetric.core.extras import import_extra
 from semimetric.data.preprocess import IMAGENET_MEAN, IMAGENET_STD
 
 _HEADS = ("fc", "classifier", "heads", "head")
@@ -111,10 +111,4 @@ def unless_imagenet(mean: Any, std: Any) -> Statistics | None:
 
 def import_library(library: str, extra: str, encoder: str) -> ModuleType:
     """Import a package that ``extra`` of this one installs, for an encoder that needs it."""
-    try:
-        return importlib.import_module(library)
-    except ImportError as error:
-        raise InputError(
-            f"encoder {encoder!r} needs the package {library}, which cannot be imported here ({error}). "
-            f"Install it with: pip install 'semimetric[{extra}]'."
-        ) from error
+    return import_extra(library, extra, f"encoder {encoder!r}")

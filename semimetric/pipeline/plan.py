@@ -46,7 +46,8 @@ class NetworkSettings:
     """The encoder, and what happens to an example before it."""
 
     encoder: str = setting(
-        "small-cnn", f"Encoder: {', '.join(encoder_names())}, timm:NAME, torchvision:NAME or transformers:ORG/NAME."
+        "small-cnn",
+        f"Encoder: auto (own data), {', '.join(encoder_names())}, timm:NAME, torchvision:NAME, transformers:ORG/NAME.",
     )
     backbone: str = setting("", "Frozen pretrained network; its features are the inputs of the encoder.")
     weights: str = setting("", "File with the weights of the pretrained network; 'random' for none.")

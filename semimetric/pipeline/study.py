@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import logging
 import threading
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from semimetric.core.errors import DivergedError, InputError, RunError
+from semimetric.core.extras import import_extra
 from semimetric.core.files import read_json, write_json
 from semimetric.core.settings import differences
 from semimetric.core.space import Range, Space
@@ -228,13 +228,7 @@ class Study:
 
 
 def _optuna() -> Any:
-    try:
-        optuna: Any = importlib.import_module("optuna")
-    except ImportError as error:
-        raise InputError(
-            f"tuning needs the package optuna, which cannot be imported here ({error}). "
-            "Install it with: pip install 'semimetric[tune]'."
-        ) from error
+    optuna: Any = import_extra("optuna", "tune", "tuning")
     optuna.logging.set_verbosity(logging.WARNING)
     return optuna
 

@@ -280,7 +280,7 @@ def export_run(loaded: LoadedRun, out: Path, check: Path | None = None, toleranc
 def _some_inputs(loaded: LoadedRun, source: str) -> Tensor:
     """The first examples of a folder or table, as the graph is to take them."""
     if not source or not Path(source).exists():
-        where = f"are not in {source!r}" if source else "were never in a folder or table"
+        where = f"are not in a folder or table {source!r}" if source else "were never in a folder or table"
         raise InputError(
             f"an export is checked on examples, and those of the run {where}. Name a folder or table of some with "
             "--check."

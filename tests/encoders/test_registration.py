@@ -1,5 +1,6 @@
 """Encoders of other code: a pretrained backbone with its file of weights, and the table of this package."""
 
+import dataclasses
 import os
 import subprocess
 import sys

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from semimetric.core.errors import InputError
+from semimetric.core.extras import import_extra
 from semimetric.data.collection import Collection, label_texts, skipped_lines
 from semimetric.data.readers.delimited import as_number, check_columns, find_column, listed, read_delimited
 
@@ -106,13 +106,7 @@ def _columns(source: Path) -> tuple[dict[str, _Column], Sequence[int], dict[str,
 
 
 def _parquet_columns(source: Path) -> tuple[dict[str, _Column], range]:
-    try:
-        pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise InputError(
-            f"{source} is a Parquet file, for which the package pyarrow is needed, and it cannot be imported here "
-            f"({error}). Install it with: pip install 'semimetric[tables]'."
-        ) from error
+    pyarrow, parquet = (import_extra(name, "tables", str(source)) for name in ("pyarrow", "pyarrow.parquet"))
     try:
         with parquet.ParquetFile(source) as file:
             table = file.read()
