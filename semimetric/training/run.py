@@ -137,7 +137,8 @@ class Run:
         A run killed before its first checkpoint has nothing missing: its log holds at most epoch 0.
         """
         begun = self.has("checkpoint.safetensors") or any(record.get("epoch") != 0 for record in self.history())
-        needed = ["checkpoint.safetensors", "model.safetensors", "model.json", "preprocess.safetensors"]
+        needed = ["checkpoint.safetensors", "model.safetensors", "preprocess.safetensors"]
+        needed += ["model.json"] if "plan" in self.config() else []
         needed += ["initial.json"] if self.config().get("kind") == "benchmark" else []
         lost = [name for name in needed if begun and not self.has(name)]
         if lost:

@@ -341,7 +341,7 @@ def test_several_tables_are_told_apart(home: Path, tmp_path: Path) -> None:
         ),
         (["--validation-share", 0.2], "--validation-share is for benchmark datasets"),
         (["--pretrain-epochs", 2], "--pretrain-epochs is for benchmark datasets"),
-        (["--backbone", "googlenet"], "--encoder and its file with --weights"),
+        (["--backbone", "googlenet"], "name the pretrained network as encoder and its file as weights"),
         (["--descriptors", "x"], "--descriptors is for benchmark datasets"),
         (["--dataset", "mnist"], "--dataset is for benchmark datasets"),
         (["--preset", "paper"], "--preset is for benchmark datasets"),
