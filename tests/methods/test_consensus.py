@@ -92,8 +92,9 @@ def test_geometric_mean_equals_its_definition(seed: int, share: float) -> None:
     first, second = probabilities(7, 4, seed), probabilities(7, 4, seed + 1)
     found = geometric_mean(first, second, share)
     for row in range(7):
-        products = [float(first[row, c]) ** (1 - share) * float(second[row, c]) ** share for c in range(4)]
-        assert found[row].tolist() == pytest.approx([product / sum(products) for product in products], rel=1e-3)
+        pairs = [(max(float(first[row, c]), 1e-6), max(float(second[row, c]), 1e-6)) for c in range(4)]
+        products = [one ** (1 - share) * other**share for one, other in pairs]
+        assert found[row].tolist() == pytest.approx([product / sum(products) for product in products], rel=1e-9)
 
 
 def test_geometric_mean_goes_from_the_one_to_the_other() -> None:
