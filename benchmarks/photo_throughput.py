@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--encoder", default="googlenet")
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--side", type=int, default=224)
+    parser.add_argument("--workers", type=int, help="threads that decode; one per processor unless given")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--most", type=int, help="take this many photographs only")
     parser.add_argument("--out", type=Path)
@@ -35,10 +36,10 @@ def main() -> None:
     paths = sorted(path for path in args.photos.rglob("*") if path.suffix.lower() in SUFFIXES)[: args.most]
     network = build_encoder(args.encoder, (3, args.side, args.side), 0, weights=args.weights)
     transform, device = PhotoTransform(args.side, network=network.eval()), choose_device(args.device)
-    transform.read(paths[:128], device)
+    transform.read(paths[:128], device, workers=args.workers)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
-    rows, _, _ = transform.read(paths, device)
+    rows, _, _ = transform.read(paths, device, workers=args.workers)
     seconds = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     facts = {

@@ -129,13 +129,12 @@ def refuse_for_benchmarks(given: dict[str, Any], **others: object) -> None:
     """Refuse options that mean nothing for data of one's own."""
     from semimetric.pipeline.plan import refuse_benchmark_settings, refuse_for_own
 
-    try:
-        for name in (name for name, value in others.items() if value):
-            refuse_for_own(name)
-        refuse_benchmark_settings(given)
-    except InputError as error:
-        name, _, rest = str(error).partition(" ")
-        raise InputError(f"--{name.replace('_', '-')} {rest}") from error
+    def flag(name: str) -> str:
+        return "--" + name.replace("_", "-")
+
+    for name in (name for name, value in others.items() if value):
+        refuse_for_own(name, flag)
+    refuse_benchmark_settings(given, flag)
 
 
 def read_own_data(data: Path, labels: Path | None, label_column: str | None, id_column: str | None) -> Any:

@@ -32,10 +32,14 @@ class PhotoTransform:
     network: nn.Module | None = None
 
     def read(
-        self, paths: Sequence[Path], device: torch.device | str, progress: Callable[[int, int], None] | None = None
+        self,
+        paths: Sequence[Path],
+        device: torch.device | str,
+        progress: Callable[[int, int], None] | None = None,
+        workers: int | None = None,
     ) -> tuple[Tensor, Tensor, dict[Path, str]]:
         """Read photographs batch by batch: numbers (n,) of the decoded ones, their inputs, why the others are not."""
-        reader = PhotoReader(paths, self.side, self.fit, cache_bytes=BATCH * 3 * self.side**2)
+        reader = PhotoReader(paths, self.side, self.fit, workers, BATCH * 3 * self.side**2)
         rows, values = [torch.empty(0, dtype=torch.int64)], []
         for some, images in reader.stream(BATCH):
             rows.append(some)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -180,17 +180,17 @@ FOR_BENCHMARKS = {
 """What to do instead of giving a setting that is for benchmarks; else: leave it out."""
 
 
-def refuse_benchmark_settings(given: Iterable[str]) -> None:
-    """Refuse settings by name that mean nothing for a user's own data."""
+def refuse_benchmark_settings(given: Iterable[str], shown: Callable[[str], str] = str) -> None:
+    """Refuse settings that mean nothing for a user's own data; ``shown`` is how a message names one."""
     groups = (NetworkSettings, SplitSettings, PretrainSettings)
     names = {field.name for group in groups for field in dataclasses.fields(group)} - {*OF_OWN_NETWORK}
     for name in given:
         if name in names:
-            refuse_for_own(name)
+            refuse_for_own(name, shown)
 
 
-def refuse_for_own(name: str) -> None:
+def refuse_for_own(name: str, shown: Callable[[str], str] = str) -> None:
     """Refuse one option that is for benchmarks, and say what to do instead."""
     raise InputError(
-        f"{name} is for benchmark datasets; with data of your own {FOR_BENCHMARKS.get(name, 'leave it out')}."
+        f"{shown(name)} is for benchmark datasets; with data of your own {FOR_BENCHMARKS.get(name, 'leave it out')}."
     )
