@@ -31,6 +31,7 @@ COMMANDS: Registry[Any] = Registry(
         "index": "semimetric.cli.runs:index",
         "export": "semimetric.cli.runs:export",
         "tune": "semimetric.cli.tune:tune",
+        "reproduce": "semimetric.cli.reproduce:reproduce",
         "methods": "semimetric.cli.lists:methods",
         "datasets": "semimetric.cli.lists:datasets_app",
     },

@@ -21,8 +21,10 @@ from semimetric.losses import angular_loss, angular_margins
 from semimetric.methods.base import Examples, LearnsMetric, Needs, shuffled_batches
 from semimetric.methods.defaults import GRAPH, SLOW, Values, on_photographs
 from semimetric.methods.starts import START_HELP, STARTS, ProjectionStart, projection_start
-from semimetric.metric import Euclidean, Geometry, Metric, Stiefel, minimize_angular
+from semimetric.metric import Euclidean, Geometry, Metric, Stiefel, minimize_angular, orthonormalize
 from semimetric.mining import mine_triplets, triplet_shares
+
+STRAYED = 1e-6  # entries of L^T L - I beyond this are no rounding error: L is a start that was not orthonormal
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class AffinityTriplets(LearnsMetric[Triplets]):
     settings: AffinityTripletsSettings
 
     def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
-        """An orthonormal L, chosen by ``start``."""
+        """L as ``start`` says; a uniform one is orthonormalised by the first metric step, if at all."""
         return projection_start(width, self.settings.components, self.settings.start, generator, examples)
 
     def constraints(self, features: Tensor, labels: Tensor) -> Triplets:
@@ -118,9 +120,14 @@ class AffinityTriplets(LearnsMetric[Triplets]):
         anchor, positive, negative = features[constraints.index.to(features.device)].unbind(1)
         geometry: Geometry = Stiefel() if s.orthogonal else Euclidean()
         result = minimize_angular(
-            metric.factor, anchor, positive, negative, s.alpha, geometry=geometry, max_iterations=s.cg_iterations
+            self._start(metric), anchor, positive, negative, s.alpha, geometry=geometry, max_iterations=s.cg_iterations
         )
         return Metric(result.point)
+
+    def _start(self, metric: Metric) -> Tensor:
+        """The current L, orthonormal where it must be; on a GPU the solver sees to that without asking the host."""
+        free = not self.settings.orthogonal or metric.factor.is_cuda or metric.is_orthonormal(STRAYED)
+        return metric.factor if free else orthonormalize(metric.factor)
 
     def loss(self, metric: Metric, features: Tensor, constraints: Triplets) -> Tensor:
         """The smooth angular loss of the triplets."""

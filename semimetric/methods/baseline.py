@@ -95,8 +95,9 @@ class Baseline(Method[C]):
     settings: BaselineSettings
 
     def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
-        """Euclidean distance of the features or of their projection."""
-        return projection_start(width, self.settings.components, self.settings.start, generator, examples)
+        """Euclidean distance of the features or of their projection, which is fixed and therefore orthonormal."""
+        start = "uniform-orthonormal" if self.settings.start == "uniform" else self.settings.start
+        return projection_start(width, self.settings.components, start, generator, examples)
 
     def embedding_width(self, width: int) -> int:
         """Dimensions of the embedding, for features of ``width`` dimensions."""

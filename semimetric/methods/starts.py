@@ -12,10 +12,11 @@ from semimetric.graph import cosine_posteriors, names_and_confidence
 from semimetric.methods.base import Examples
 from semimetric.metric import Metric, orthonormalize, within_class_whitening
 
-ProjectionStart = Literal["random", "principal", "classes"]
+ProjectionStart = Literal["random", "uniform", "uniform-orthonormal", "principal", "classes"]
 STARTS: tuple[str, ...] = get_args(ProjectionStart)
 START_HELP = (
-    "Initial L: random, as in the paper; the principal components of the features; or the directions that separate the "
+    "Initial L: a random orthonormal matrix; entries uniform on [0, 1), orthonormalised at once, or in the first step "
+    "of a method that needs it; the principal components of the features; or the directions that separate the "
     "classes of propagated labels."
 )
 
@@ -28,7 +29,11 @@ NEIGHBORS, GAMMA, SHRINKAGE = 10, 0.95, 1.0
 def projection_start(
     width: int, components: int, start: ProjectionStart, generator: torch.Generator, examples: Examples | None
 ) -> Metric:
-    """An initial orthonormal L (width, components), or the identity if components is 0."""
+    """An initial L (width, components), orthonormal unless ``start`` is uniform; the identity if components is 0."""
+    if start in ("uniform", "uniform-orthonormal") and components:
+        _check_width(width, components)
+        factor = torch.rand(width, components, generator=generator, dtype=torch.float64)
+        return Metric(factor if start == "uniform" else orthonormalize(factor))
     metric = random_projection(width, components, generator)
     if start == "random" or components == 0:
         return metric
@@ -40,9 +45,13 @@ def projection_start(
 
 def random_projection(width: int, components: int, generator: torch.Generator, remedy: str = NARROWER) -> Metric:
     """A random orthonormal L (width, components), or the identity if components is 0."""
+    _check_width(width, components, remedy)
+    return Metric.random_orthonormal(width, components, generator) if components else Metric.identity(width)
+
+
+def _check_width(width: int, components: int, remedy: str = NARROWER) -> None:
     if components > width:
         raise InputError(f"components must be at most the encoder's output width ({width}), got {components}. {remedy}")
-    return Metric.random_orthonormal(width, components, generator) if components else Metric.identity(width)
 
 
 def _of_classes(features: Tensor, labels: Tensor, components: int) -> Metric:

@@ -6,15 +6,20 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from semimetric.core.errors import InputError, RunError
 from semimetric.data import Dataset, apply_in_chunks, photograph_side
+from semimetric.encoders import encode
+from semimetric.evaluation import evaluate
 from semimetric.metric import Metric
 from semimetric.model.folder import read_config, read_model
 from semimetric.model.spec import ModelSpec
 from semimetric.pipeline.config import run_config, run_opener
 from semimetric.pipeline.data import benchmark_data, load_examples
 from semimetric.pipeline.descriptors import photo_transform
-from semimetric.pipeline.fit import fit, score
+from semimetric.pipeline.fit import fit
 from semimetric.pipeline.plan import Plan
 from semimetric.training import Progress, Run, Silent, choose_device
 
@@ -102,21 +107,27 @@ def evaluate_run(
     if plan.network.backbone:
         _check_weights(run, plan, plan.network.weights_digest())
     dataset = load_examples(plan, data_dir, where, progress)
-    network, shape = plan.network, tuple(dataset.test.inputs.shape[1:])
-    spec = ModelSpec("images", shape, shape, network.preprocess, network.encoder)
-    model = read_model(run, spec, where)
-    assert model.encoder is not None
-    metric = model.metric if components is None else _narrowed(model.metric, components)
-    inputs = apply_in_chunks(model.preprocess, dataset.test.inputs.to(where))
+    embeddings = embed_test(run, plan, dataset, where, components)
     return {
         "method": plan.method,
         "dataset": plan.dataset,
         "seed": plan.seed,
         "epoch": run.read_tensors("model.safetensors")[1]["epoch"],
-        "components": metric.factor.shape[1],
-        "scores": score(model.encoder, metric, inputs, dataset.test.labels),
+        "components": embeddings.shape[1],
+        "scores": evaluate(embeddings, dataset.test.labels),
         "run": str(path),
     }
+
+
+def embed_test(run: Run, plan: Plan, dataset: Dataset, device: torch.device, components: int | None = None) -> Tensor:
+    """The embeddings of the test examples by the best model of a run; ``components`` keeps its largest dimensions."""
+    network, shape = plan.network, tuple(dataset.test.inputs.shape[1:])
+    spec = ModelSpec("images", shape, shape, network.preprocess, network.encoder)
+    model = read_model(run, spec, device)
+    assert model.encoder is not None
+    metric = model.metric if components is None else _narrowed(model.metric, components)
+    inputs = apply_in_chunks(model.preprocess, dataset.test.inputs.to(device))
+    return metric.transform(encode(model.encoder, inputs))
 
 
 def _narrowed(metric: Metric, components: int) -> Metric:

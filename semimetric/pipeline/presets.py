@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, get_args
 
 from semimetric.core.checks import check_choice
@@ -62,6 +63,6 @@ def preset_values(name: str, dataset: str, method: str, backbone: str = "") -> V
     own = kind.defaults_on.get(dataset, kind.defaults_on.get(material, {}))
     described = kind.defaults_on.get("described", {}) if backbone and own.get("backbone") == "" else {}
     values = kind.training_defaults | own | described
-    if name == "paper":
-        values.pop("start", None)  # the paper's L starts at random
-    return general | values | FIXED[name]
+    starts = any(field.name == "start" for field in dataclasses.fields(kind.Settings))
+    uniform = {"start": "uniform"} if name == "paper" and starts else {}  # this gives the paper's row Initial
+    return general | values | FIXED[name] | uniform

@@ -50,6 +50,7 @@ def write_checkpoint(trainer: Trainer, run: Run) -> None:
         tensors["cuda_rng"] = torch.cuda.get_rng_state(trainer.device)
     tensors |= optimizer_tensors(trainer.optimizer)
     tensors |= trainer.average.state() if trainer.average else {}
+    tensors |= {} if trainer.mined_from is None else {"mined_from": trainer.mined_from}
     state = {name: getattr(trainer, name) for name in ("epoch", "seconds", "guards", "trust")}
     run.write_tensors("checkpoint.safetensors", tensors, state | {"watch": trainer.watch.state()})
 
@@ -66,6 +67,8 @@ def restore_checkpoint(trainer: Trainer, run: Run) -> None:
     restore_optimizer(trainer.optimizer, tensors)
     if trainer.average:
         trainer.average.restore(tensors)
+    if "mined_from" in tensors:
+        trainer.mined_from = tensors["mined_from"].to(trainer.device)
     trainer.watch = Watch.restore(state.pop("watch"))
     for name, value in state.items():
         setattr(trainer, name, value)

@@ -12,6 +12,7 @@ from torch import Tensor
 from semimetric.core.arrays import as_tensor, check_finite, check_labels
 from semimetric.core.errors import InputError
 from semimetric.methods import LearnsMetric, Method
+from semimetric.training.settings import TrainingSettings
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,14 @@ def _check_inputs(inputs: Any, name: str) -> Tensor:
     return tensor.float()
 
 
-def check_trainable(method: Method[Any], lr: float) -> None:
-    """Refuse a frozen encoder if the method has nothing else to train."""
-    if lr == 0 and not isinstance(method, LearnsMetric):
+def check_trainable(method: Method[Any], settings: TrainingSettings) -> None:
+    """Refuse a frozen encoder if the method has nothing else to train, and a graph that it does not have."""
+    if settings.renew == "partition" and not (method.needs.graph and isinstance(method, LearnsMetric)):
+        raise InputError(
+            f"renew 'partition' keeps the graph of a partition, and method {method.name!r} learns no metric from a "
+            "graph. Use renew 'epoch'."
+        )
+    if settings.lr == 0 and not isinstance(method, LearnsMetric):
         raise InputError(
             f"lr is 0, which freezes the encoder, and method {method.name!r} trains nothing else. Set lr above 0, or "
             "use a method that learns a metric, such as 'lrml'."

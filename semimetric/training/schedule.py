@@ -26,11 +26,15 @@ class PartitionSchedule:
 
     def for_epoch(self, epoch: int) -> Tensor:
         """Rows of the unlabelled examples of ``epoch``, counted from 1. Must be called for each epoch in order."""
-        if len(self._unlabelled) and (epoch - 1) % self._epochs_each == 0:
+        if len(self._unlabelled) and self.is_first(epoch):
             if not self._waiting:
                 self._waiting = partitions(self._unlabelled, self._size, self._generator)
             self._current = self._waiting.pop(0)
         return self._current
+
+    def is_first(self, epoch: int) -> bool:
+        """Whether ``epoch`` is the first on its partition."""
+        return (epoch - 1) % self._epochs_each == 0
 
     def state(self) -> dict[str, Tensor]:
         """Tensors for a checkpoint."""

@@ -48,14 +48,26 @@ class TrainingSettings:
         "(keep the last epoch).",
     )
 
+    patience: int = setting(
+        0, "Stop after this many epochs without a better score in the selection; 0 trains all epochs."
+    )
+    renew: Literal["epoch", "partition"] = setting(
+        "epoch", "When the graph and its constraints are renewed: every epoch, or once for each partition."
+    )
+
     def __post_init__(self) -> None:
         for name in ("epochs_per_partition", "partition_size", "passes", "batch_size"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.epochs < 0:
             raise InputError(f"epochs must be at least 0, got {self.epochs}.")
-        check_not_negative(self.lr, "lr")
-        check_not_negative(self.weight_decay, "weight_decay")
+        for name in ("lr", "weight_decay", "patience"):
+            check_not_negative(getattr(self, name), name)
+        if self.patience and self.selection == "last":
+            raise InputError(
+                "patience waits for a better score, and selection 'last' has none. Leave patience out, or select by "
+                "labels or validation."
+            )
         for name in ("momentum", "average", "hold_back"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise InputError(f"{name} must be in [0, 1), got {getattr(self, name)}.")

@@ -79,7 +79,7 @@ class Trainer:
         if not isinstance(encoder, nn.Module):
             raise InputError(f"encoder must be a torch.nn.Module that returns (N, d), got {type(encoder).__name__}.")
         data = data_for(method, data)
-        check_trainable(method, settings.lr)
+        check_trainable(method, settings)
         self.device = torch.device(device)
         self.data = data.to(self.device)
         self.encoder = encoder.to(self.device)
@@ -111,6 +111,8 @@ class Trainer:
         self.watch = Watch(len(torch.unique(data.labels[data.labels >= 0])))
         self.guards: list[str] = []
         self.trust: dict[str, Any] | None = None
+        self.mined_from: Tensor | None = None
+        self._mined: Any = None
         self.run = run() if callable(run) else run
 
     def _build_step(self) -> TrainingStep:
@@ -147,7 +149,7 @@ class Trainer:
             torch.manual_seed(self.seed)
             try:
                 self._begin()
-                while self.epoch < self.settings.epochs and not self.watch.collapsed:
+                while self.epoch < self.settings.epochs and not self.watch.collapsed and not self._out_of_patience():
                     self._train_epoch()
             except KeyboardInterrupt:
                 interrupted = True
@@ -157,6 +159,11 @@ class Trainer:
                     load_trained(self, self.best.tensors)
         model = (self.encoder, self.metric, self.best.epoch if self.best else 0)
         return TrainingResult(*model, self.epoch, interrupted, self.seconds, tuple(self.guards), self.trust)
+
+    def _out_of_patience(self) -> bool:
+        """Whether the best model is too many epochs ago."""
+        patience, best = self.settings.patience, self.best
+        return 0 < patience <= (self.epoch - best.epoch if best else 0)
 
     def _begin(self) -> None:
         if self.run is not None and self.run.has("checkpoint.safetensors"):
@@ -183,7 +190,7 @@ class Trainer:
         self.method.on_epoch_begin(epoch)
         labels = self.held_back.labels(epoch) if self.held_back else self.data.labels
         features = self._features(self.data.inputs[rows])
-        constraints = self.method.constraints(features, labels[rows])
+        constraints = self._constraints(epoch, features, labels[rows])
         record: dict[str, Any] = {"epoch": epoch} | self.method.statistics(self.metric, features, constraints)
         record |= self._judge(epoch, rows, features)
         if self.data.classes is not None:
@@ -195,6 +202,16 @@ class Trainer:
         record |= self.method.on_epoch_end()
         self.epoch = epoch
         self._finish_epoch(record, began)
+
+    def _constraints(self, epoch: int, features: Tensor, labels: Tensor) -> Any:
+        """The constraints of an epoch: new ones, or those of the first epoch on this partition."""
+        if self.settings.renew == "epoch":
+            return self.method.constraints(features, labels)
+        if self.mined_from is None or self.schedule.is_first(epoch):
+            self.mined_from, self._mined = features, None
+        if self._mined is None:  # new, or lost with the process that mined them
+            self._mined = self.method.constraints(self.mined_from, labels)
+        return self._mined
 
     def _working_set(self, epoch: int) -> Tensor:
         """Rows of the examples of an epoch."""

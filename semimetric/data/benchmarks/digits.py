@@ -26,6 +26,8 @@ def _read() -> tuple[Examples, Examples]:
     return examples.subset((~is_test).nonzero().squeeze(1)), examples.subset(is_test.nonzero().squeeze(1))
 
 
+_DEFAULT = {"encoder": "small-cnn", "preprocess": "standardize", "labels_per_class": 5, "epochs": 6}
+
 DIGITS = DatasetSpec(
     name="digits",
     summary="handwritten digits, small (values 0 to 16)",
@@ -36,6 +38,7 @@ DIGITS = DatasetSpec(
     read=_read,
     origin="inside scikit-learn",
     presets={
-        "default": {"encoder": "small-cnn", "preprocess": "standardize", "labels_per_class": 5, "epochs": 6},
+        "default": _DEFAULT,
+        "paper": _DEFAULT | {"labels_per_class": 10, "epochs": 50, "epochs_per_partition": 10},
     },
 )

@@ -1,0 +1,103 @@
+"""``semimetric reproduce``: the paper's tables and figures, ours beside the paper's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from semimetric.cli.console import AsJson, DataDir, Device, counted, print_json, say, showing_progress, stdout
+from semimetric.core.checks import check_choice
+from semimetric.core.errors import InputError
+
+Targets = Annotated[
+    list[str],
+    typer.Argument(
+        help="stages, table1, table2, table3, table4, table5, alpha, convergence, tsne, retrieval, sweep, complexity, or "
+        "all.",
+        show_default=False,
+    ),
+]
+
+
+def reproduce(
+    targets: Targets,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for results, tables and figures; what it holds is reused.")
+    ] = Path("reproduction"),
+    datasets: Annotated[str, typer.Option(help="Only these datasets, separated by commas.", show_default=False)] = "",
+    methods: Annotated[str, typer.Option(help="Only rows of these methods.", show_default=False)] = "",
+    seeds: Annotated[
+        str, typer.Option(help="Seeds, such as 0,1,2. (Default: three on photographs, five elsewhere.)", show_default=False)
+    ] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="Digits, one seed, one epoch: does everything run?")] = False,
+    weights: Annotated[
+        Path | None, typer.Option(help="File with the weights of GoogLeNet, for photographs.", show_default=False)
+    ] = None,
+    device: Device = "auto",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Fits side by side. (Default: 6 on a GPU, 1 on a CPU.)", show_default=False)
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of each fit.")] = 1,
+    reuse: Annotated[
+        str, typer.Option(help="Results to reuse: same-code, any-code (of other versions, too) or none.")
+    ] = "same-code",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the fits that would run, and exit.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Repeat tables and figures of the paper: run what is missing, and show ours beside the paper's."""
+    check_choice(reuse, ("same-code", "any-code", "none"), "reuse")
+    numbers = _numbers(seeds)
+    from semimetric.paper.reproduce import Request, plan_of
+    from semimetric.paper.reproduce import reproduce as run
+    from semimetric.paper.work import Place
+
+    request = Request(tuple(targets), _words(datasets), _words(methods), numbers, quick)
+    place = Place(out, data_dir, weights, device, threads)
+    if dry_run:
+        _show_plan(plan_of(request, place, reuse), as_json)  # type: ignore[arg-type]
+        return
+    with showing_progress(lambda: f"the same command goes on from what is in {out}") as progress:
+        outcome = run(request, place, reuse, workers, progress)  # type: ignore[arg-type]
+    _report(outcome, as_json)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in _words(text))
+    except ValueError as error:
+        raise InputError(f"--seeds must be whole numbers separated by commas, such as 0,1,2, got {text!r}.") from error
+
+
+def _show_plan(grid: Any, as_json: bool) -> None:
+    commands = [grid.cells[number].command() for number in grid.missing]
+    if as_json:
+        print_json({"found": len(grid.found), "missing": commands})
+        return
+    say(f"{counted(len(grid.found), 'result')} found, {counted(len(commands), 'fit')} to run.")
+    for command in commands:
+        say(command)
+
+
+def _report(outcome: Any, as_json: bool) -> None:
+    """Print the tables, and where everything is."""
+    from semimetric.paper.tables import as_markdown
+
+    if as_json:
+        print_json({"files": [str(path) for path in outcome.files], "failed": outcome.failed})
+    else:
+        for name, lines in outcome.tables.items():
+            say(f"{name}\n{as_markdown(lines)}")
+        say(f"{counted(outcome.ran, 'fit')} run, {counted(outcome.reused, 'result')} reused.")
+        for path in outcome.files:
+            say(str(path))
+        for name, reason in outcome.failed.items():
+            stdout.print(f"failed: {name}: {reason}", markup=False, highlight=False)
+    if outcome.failed:
+        raise typer.Exit(1)

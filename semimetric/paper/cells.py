@@ -1,0 +1,137 @@
+"""One fit of the experiments: its settings, the command that repeats it, and what identifies its result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import semimetric
+from semimetric.core.files import sha256_of
+from semimetric.data.benchmarks.photographs import PhotoSpec
+from semimetric.data.benchmarks.registry import DATASETS, describe_datasets
+from semimetric.pipeline.plan import Plan
+
+COMPUTING = (
+    "core",
+    "data",
+    "encoders",
+    "graph",
+    "mining",
+    "metric",
+    "losses",
+    "methods",
+    "evaluation",
+    "training",
+    "model",
+    "pipeline",
+)
+"""Rooms whose code decides what a fit learns and scores."""
+
+PLACES = ("weights", "descriptors")
+"""Settings that say where a file is; they do not change a result."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method on a dataset with a seed, a preset and changed settings.
+
+    Parameters
+    ----------
+    keeps : what is kept besides scores: "map" for the t-SNE map of the test set, "neighbors" for retrieved examples
+    scored : whether the test set is scored; cells that choose a setting are judged by withheld training data alone
+    """
+
+    dataset: str
+    method: str
+    seed: int
+    preset: str = "paper"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    keeps: tuple[str, ...] = ()
+    scored: bool = True
+
+    def plan(self, weights: Path | None = None, descriptors: Path | None = None) -> Plan:
+        """All settings in force; ``weights`` are those of the pretrained network, ``descriptors`` caches its features.
+
+        Both are left out where the plan has no use for them.
+        """
+        from semimetric.encoders.registry import takes_photographs
+        from semimetric.pipeline.resolve import resolve_benchmark
+
+        plan = resolve_benchmark(self.dataset, self.method, self.seed, self.preset, **self.settings)
+        network = plan.network
+        pretrained = bool(network.backbone) or takes_photographs(network.encoder)
+        places = {"weights": str(weights)} if weights and pretrained else {}
+        places |= {"descriptors": str(descriptors)} if descriptors and network.backbone else {}
+        return resolve_benchmark(self.dataset, self.method, self.seed, self.preset, **{**self.settings, **places})
+
+    def command(self) -> str:
+        """The command that repeats this fit alone."""
+        words = ["semimetric", "fit", "--dataset", self.dataset, "--method", self.method, "--preset", self.preset]
+        words += ["--seed", str(self.seed)]
+        for name, value in sorted(self.settings.items()):
+            flag = name.replace("_", "-")
+            words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", _shown(value)]
+        places = ["--weights", "WEIGHTS"] if isinstance(DATASETS[self.dataset], PhotoSpec) else []
+        return " ".join([*words, *places, "--out", "RUN"])
+
+    @property
+    def identity(self) -> tuple[str, tuple[str, ...], bool]:
+        """The cell as something that can be compared and looked up."""
+        return self.command(), self.keeps, self.scored
+
+    def name(self) -> str:
+        """A short name for people."""
+        changed = [f"{name} {_shown(value)}" for name, value in sorted(self.settings.items())]
+        return ", ".join([f"{self.dataset} {self.method} {self.preset}", *changed, f"seed {self.seed}"])
+
+
+def _shown(value: Any) -> str:
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if text else "''"
+
+
+def settings_of(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON values, without the places of files."""
+    values = plan.as_dict()
+    network = {name: value for name, value in values["network"].items() if name not in PLACES}
+    return values | {"network": network}
+
+
+def key_of(cell: Cell, plan: Plan, data: str, weights: str | None) -> str:
+    """What identifies the result of a cell: settings, data, weights and what is kept; not the code."""
+    known = [settings_of(plan), data, weights, sorted(cell.keeps), cell.scored]
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@cache
+def code_version() -> str:
+    """The version, and a digest of the source code that decides what a fit learns and scores."""
+    package = Path(semimetric.__file__).parent
+    digest = hashlib.sha256()
+    for room in COMPUTING:
+        for path in sorted((package / room).rglob("*.py")):
+            digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
+    return f"{semimetric.__version__}+{digest.hexdigest()[:8]}"
+
+
+@cache
+def data_version(dataset: str, data_dir: Path | None) -> str:
+    """A digest of the names and sizes of a dataset's files; "built in" for a dataset without files."""
+    listing = next(entry for entry in describe_datasets(data_dir) if entry.name == dataset)
+    folder = Path(listing.found or "")
+    if not listing.found or not folder.is_dir():
+        return "built in"
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    content = [(str(path.relative_to(folder)), path.stat().st_size) for path in files]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+@cache
+def weights_version(weights: Path | None) -> str | None:
+    """SHA-256 of a weights file."""
+    return None if weights is None else sha256_of(weights)

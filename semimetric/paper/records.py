@@ -1,0 +1,64 @@
+"""Results of cells on disk: one JSON file for each dataset, rewritten atomically after every result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from semimetric.core.errors import RunError
+from semimetric.core.files import read_json, write_json
+
+FORMAT = 1
+Reuse = Literal["same-code", "any-code", "none"]
+
+Record = dict[str, Any]
+
+
+class Records:
+    """The results in a folder, by key.
+
+    Parameters
+    ----------
+    folder : path
+        Holds a file for each dataset. It is made with the first result.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._by_dataset: dict[str, dict[str, Record]] = {}
+        for path in sorted(folder.glob("*.json")):
+            self._by_dataset[path.stem] = {record["key"]: record for record in _read(path)}
+
+    def find(self, dataset: str, key: str) -> Record | None:
+        """The result of this key."""
+        return self._by_dataset.get(dataset, {}).get(key)
+
+    def add(self, record: Record) -> None:
+        """Keep a result, in place of an older one of the same key."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        records = self._by_dataset.setdefault(record["dataset"], {})
+        records[record["key"]] = record
+        ordered = sorted(records.values(), key=lambda one: (one["command"], one["key"]))
+        write_json(self.folder / f"{record['dataset']}.json", {"format": FORMAT, "records": ordered})
+
+    def all(self) -> Iterable[Record]:
+        """Every result."""
+        return (record for records in self._by_dataset.values() for record in records.values())
+
+
+def _read(path: Path) -> list[Record]:
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise RunError(f"{path} holds no results of this format ({FORMAT}). Name another --out, or move the file away.")
+    records: list[Record] = content["records"]
+    return records
+
+
+def rounded(value: Any) -> Any:
+    """The same value with five significant digits, more than any measurement here has."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {name: rounded(entry) for name, entry in value.items()}
+    return [rounded(entry) for entry in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,210 @@
+"""Repeat the paper: run what is missing of some tables and figures, and write them beside the paper's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from semimetric.core.checks import check_choice
+from semimetric.core.errors import InputError
+from semimetric.core.files import read_json, write_json, write_text
+from semimetric.paper.cells import Cell, code_version
+from semimetric.paper.complexity import Growth, measure_growth
+from semimetric.paper.experiments import TABLES, Table
+from semimetric.paper.figures import Scaling, scaling_figure, write_figure
+from semimetric.paper.pictures import Found, angle_picture, convergence_picture, map_picture, retrieval_picture
+from semimetric.paper.records import Record, Records, Reuse, rounded
+from semimetric.paper.runner import Grid, check_inputs, default_workers, plan_grid, run_missing
+from semimetric.paper.tables import Line, as_json, as_latex, as_markdown, correlations, lines_of
+from semimetric.paper.work import Place, hardware
+from semimetric.training.progress import Progress, Silent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COMPLEXITY = "complexity"
+TARGETS = (*TABLES, COMPLEXITY)
+QUICK_DATASETS, QUICK_SEEDS = ("digits",), (0,)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be reproduced.
+
+    Parameters
+    ----------
+    targets : names of tables and figures, or "all"
+    datasets, methods, seeds : of each table, unless empty
+    quick : on digits, one seed and one epoch, to see that everything runs
+    """
+
+    targets: tuple[str, ...]
+    datasets: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    quick: bool = False
+
+    def names(self) -> tuple[str, ...]:
+        """The targets, in the order of the paper, each once."""
+        for name in self.targets:
+            check_choice(name, (*TARGETS, "all"), "target")
+        return tuple(name for name in TARGETS if name in self.targets or "all" in self.targets)
+
+    def tables(self) -> list[Table]:
+        """The tables that consist of fits, with the datasets and rows that are asked for."""
+        found = [self._cut(TABLES[name]) for name in self.names() if name in TABLES]
+        if self.seeds or self.quick:
+            found = [dataclasses.replace(table, seeds=self.seeds or QUICK_SEEDS) for table in found]
+        return found
+
+    def _cut(self, table: Table) -> Table:
+        datasets: Sequence[str] = QUICK_DATASETS if self.quick else table.datasets
+        if self.datasets:
+            datasets = [name for name in self.datasets if self.quick or name in table.datasets]
+        if not datasets:
+            raise InputError(
+                f"{table.name} is of {', '.join(table.datasets)}, and --datasets names none of them. Name one, or leave "
+                "--datasets out."
+            )
+        rows = [row for row in table.rows if not self.methods or row.method in self.methods]
+        if not rows:
+            known = dict.fromkeys(row.method for row in table.rows)
+            raise InputError(f"{table.name} has rows of {', '.join(known)}, and --methods names none of them.")
+        return dataclasses.replace(table, datasets=tuple(datasets), rows=tuple(rows))
+
+    def cells(self) -> list[Cell]:
+        """All fits behind the tables."""
+        return [
+            cell
+            for table in self.tables()
+            for dataset in table.datasets
+            for row in table.rows
+            for cell in table.cells(row, dataset, (), self.quick)
+        ]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was written, and what could not be run."""
+
+    files: list[Path]
+    tables: dict[str, list[Line]]
+    failed: dict[str, str]
+    reused: int
+    ran: int
+
+
+def plan_of(request: Request, place: Place, reuse: Reuse = "same-code") -> Grid:
+    """Which fits a request consists of, and which of them have results."""
+    cells = request.cells()
+    check_inputs(cells, place)
+    return plan_grid(cells, Records(place.folder / "records"), place, reuse)
+
+
+def reproduce(
+    request: Request,
+    place: Place,
+    reuse: Reuse = "same-code",
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Run what is missing, and write tables and figures into the folder of ``place``."""
+    progress = progress or Silent()
+    grid = plan_of(request, place, reuse)
+    reused = len(grid.found)
+    if grid.missing:
+        workers = workers or default_workers(place.device)
+        run_missing(grid, Records(place.folder / "records"), place, workers, progress)
+    place.folder.mkdir(parents=True, exist_ok=True)
+    tables, files = {}, []
+    for table in request.tables():
+        progress.stage(f"writing {table.name}")
+        tables[table.name] = lines_of(table, grid, table.datasets, (), request.quick)
+        files += write_table(table, tables[table.name], grid, place, request.quick)
+    if COMPLEXITY in request.names():
+        files += write_complexity(place, reuse, request.quick, progress)
+    failed = {grid.cells[number].name(): reason for number, reason in grid.failed.items()}
+    return Outcome(files, tables, failed, reused, len(grid.found) - reused)
+
+
+def write_table(table: Table, lines: Sequence[Line], grid: Grid, place: Place, quick: bool) -> list[Path]:
+    """Markdown, LaTeX, JSON and, where there is one, the figure of a table; nothing where there is no result."""
+    if not lines:
+        return []
+    stem = place.folder / table.name
+    write_json(stem.with_suffix(".json"), as_json(table, lines))
+    write_text(stem.with_suffix(".tex"), as_latex(lines, table.title))
+    written = [stem.with_suffix(".json"), stem.with_suffix(".tex")]
+    if table.name in PICTURES:
+        found = _found(table, grid, quick)
+        written += write_figure(PICTURES[table.name](table, lines, found, place), stem)
+    write_text(stem.with_suffix(".md"), _page(table, lines))
+    return [*written, stem.with_suffix(".md")]
+
+
+def _page(table: Table, lines: Sequence[Line]) -> str:
+    parts = [f"# {table.title}\n", as_markdown(lines)]
+    if table.name in PICTURES:
+        parts.append(f"![{table.title}]({table.name}.png)\n")
+    for dataset, ranks in correlations(lines).items():
+        shown = ", ".join(f"{name} {value:.2f}" for name, value in ranks.items() if name != "methods")
+        parts.append(f"Rank correlation of {ranks['methods']} methods with the paper, {dataset}: {shown}.\n")
+    commands = "\n".join(f"    {command}" for line in lines for command in line.commands[:1])
+    parts.append(f"Each row alone, with its first seed:\n\n{commands}\n")
+    return "\n".join(parts)
+
+
+def _found(table: Table, grid: Grid, quick: bool) -> Found:
+    """The results of a table by dataset and row."""
+    found: dict[tuple[str, str], list[Record]] = {}
+    for dataset in table.datasets:
+        for row in table.rows:
+            records = [grid.record(cell) for cell in table.cells(row, dataset, (), quick)]
+            there = [record for record in records if record is not None]
+            if there:
+                found[dataset, row.title] = there
+    return found
+
+
+PICTURES: dict[str, Callable[[Table, Sequence[Line], Found, Place], Figure]] = {
+    "alpha": lambda table, lines, found, place: angle_picture(lines),
+    "convergence": lambda table, lines, found, place: convergence_picture(found),
+    "tsne": lambda table, lines, found, place: map_picture(found, table, table.datasets),
+    "retrieval": lambda table, lines, found, place: retrieval_picture(found, table.datasets[0], place.data_dir),
+}
+"""How a table is drawn."""
+
+
+def write_complexity(place: Place, reuse: Reuse, quick: bool, progress: Progress) -> list[Path]:
+    """Measure how the steps of the method grow, unless it has been measured, and write table and figure."""
+    stem = place.folder / COMPLEXITY
+    path = stem.with_suffix(".json")
+    known: dict[str, Any] = read_json(path) if path.is_file() and reuse != "none" else {}
+    if known.get("quick") != quick or (reuse == "same-code" and known.get("code") != code_version()):
+        grown = measure_growth(quick, progress.stage)
+        machine = hardware(dataclasses.replace(place, device="cpu", threads=1))
+        known = {"quick": quick, "code": code_version(), "hardware": machine, "command": COMMAND}
+        known |= {"growth": [rounded(dataclasses.asdict(entry)) for entry in grown]}
+        write_json(path, known)
+    growth = [Growth(**entry) for entry in known["growth"]]
+    write_text(stem.with_suffix(".md"), complexity_page(growth))
+    scalings = [Scaling(g.step, g.variable, g.sizes, g.seconds, g.exponent, g.stated) for g in growth]
+    note = "One CPU thread. Dashed: the exponent that the paper states."
+    return [path, stem.with_suffix(".md"), *write_figure(scaling_figure(scalings, note), stem)]
+
+
+COMMAND = "semimetric reproduce complexity"
+
+
+def complexity_page(growth: Sequence[Growth]) -> str:
+    """The measured exponents beside the stated ones."""
+    rows = ["| step | grows with | measured exponent | stated |", "|---|---|---|---|"]
+    rows += [
+        f"| {g.step} | {g.variable} | {g.exponent:.2f} ± {g.error:.2f} | {g.stated_text or '–'} |" for g in growth
+    ]
+    return "# Complexity\n\n" + "\n".join(rows) + "\n"
+
+

@@ -1,0 +1,158 @@
+"""Run the cells that have no result yet, side by side in spawned processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from semimetric.core.errors import InputError
+from semimetric.data.benchmarks.registry import describe_datasets
+from semimetric.encoders.registry import takes_photographs
+from semimetric.paper.cells import Cell, code_version
+from semimetric.paper.records import Record, Records, Reuse
+from semimetric.paper.work import Place, describe, run_cell
+from semimetric.training.progress import Progress, Silent
+
+WORKERS_ON_GPU = 6
+"""Processes that share a GPU unless said otherwise: the networks of the paper are small."""
+
+
+@dataclass
+class Grid:
+    """The cells of some experiments, those that have a result, and those that do not.
+
+    Parameters
+    ----------
+    numbers : cell numbers by the identity of a cell; several cells may have the same settings in force
+    found : results by cell number
+    missing : cell numbers without a result
+    failed : why, by cell number
+    """
+
+    cells: list[Cell] = field(default_factory=list)
+    numbers: dict[Any, int] = field(default_factory=dict)
+    found: dict[int, Record] = field(default_factory=dict)
+    missing: list[int] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)
+
+    def record(self, cell: Cell) -> Record | None:
+        """The result of a cell, if there is one."""
+        return self.found.get(self.numbers.get(cell.identity, -1))
+
+
+def plan_grid(cells: Iterable[Cell], records: Records, place: Place, reuse: Reuse) -> Grid:
+    """Which cells have a result that may be reused; cells with equal settings are one cell."""
+    grid, seen = Grid(), dict[str, int]()
+    for cell in cells:
+        key = place.key(cell)
+        number = grid.numbers[cell.identity] = seen.setdefault(key, len(grid.cells))
+        if number < len(grid.cells):
+            continue
+        grid.cells.append(cell)
+        record = None if reuse == "none" else records.find(cell.dataset, key)
+        if record is not None and (reuse == "any-code" or record["code"] == code_version()):
+            grid.found[number] = record
+        else:
+            grid.missing.append(number)
+    return grid
+
+
+def check_inputs(cells: Sequence[Cell], place: Place) -> None:
+    """Refuse cells whose data or weights are missing, before anything is run."""
+    listings = {listing.name: listing for listing in describe_datasets(place.data_dir)}
+    absent = sorted({cell.dataset for cell in cells if not listings[cell.dataset].found})
+    if absent:
+        raise InputError(
+            f"the data of {', '.join(absent)} was not found. Name the folder that holds it with --data-dir, or leave "
+            "these out with --datasets."
+        )
+    for cell in cells:
+        network = cell.plan().network
+        if (network.backbone or takes_photographs(network.encoder)) and place.weights is None:
+            raise InputError(
+                f"{cell.dataset} needs the weights of a pretrained GoogLeNet. Name their file with --weights, or leave "
+                f"{cell.dataset} out with --datasets."
+            )
+    if place.weights is not None and not place.weights.is_file():
+        raise InputError(f"--weights {str(place.weights)!r} is no file. Name the file of GoogLeNet's weights.")
+
+
+def default_workers(device: str) -> int:
+    """Processes side by side: a few on a GPU, one on a CPU."""
+    from semimetric.training.device import choose_device
+
+    return min(WORKERS_ON_GPU, os.cpu_count() or 1) if choose_device(device).type == "cuda" else 1
+
+
+def run_missing(grid: Grid, records: Records, place: Place, workers: int, progress: Progress | None = None) -> None:
+    """Run what is missing, and keep every result as soon as it is there.
+
+    A cell that fails is noted in ``grid.failed``; the others go on. Fits that Ctrl-C interrupts continue next time.
+    """
+    progress = progress or Silent()
+    total = len(grid.cells)
+    tell = Tally(progress, total, total - len(grid.missing))
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context)
+    try:
+        _describe_all(pool, grid, place, progress)
+        waiting = {pool.submit(run_cell, grid.cells[number], place): number for number in grid.missing}
+        tell.show(grid.cells[number] for number in grid.missing)
+        while waiting:
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                _keep(future, waiting.pop(future), grid, records, tell)
+            tell.show(grid.cells[number] for number in waiting.values())
+    except KeyboardInterrupt:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
+    pool.shutdown()
+    grid.missing = [number for number in grid.missing if number not in grid.found]
+
+
+def _keep(future: Future[Record], number: int, grid: Grid, records: Records, tell: Tally) -> None:
+    error = future.exception()
+    if error is not None:
+        grid.failed[number] = f"{type(error).__name__}: {error}"
+        tell.failed(grid.cells[number], grid.failed[number])
+        return
+    record = future.result()
+    records.add(record)
+    grid.found[number] = record
+    tell.done += 1
+
+
+def _describe_all(pool: ProcessPoolExecutor, grid: Grid, place: Place, progress: Progress) -> None:
+    """Cache the features of each dataset of photographs first, so that no two cells compute them at once."""
+    first: dict[str, Cell] = {}
+    for number in grid.missing:
+        plan = place.plan(grid.cells[number])
+        if plan.network.descriptors and not Path(plan.network.descriptors).exists():
+            first.setdefault(plan.network.descriptors, grid.cells[number])
+    for cell in first.values():
+        progress.stage(f"features of {cell.dataset}")
+        pool.submit(describe, cell, place).result()
+
+
+class Tally:
+    """Shows how many cells are done, and one that runs."""
+
+    def __init__(self, progress: Progress, total: int, done: int) -> None:
+        self._progress, self._total, self.done = progress, total, done
+
+    def show(self, running: Iterable[Cell]) -> None:
+        """Show the count and the first of the cells that are left."""
+        first = next(iter(running), None)
+        if first is not None:
+            self._progress.stage(f"{first.dataset} {first.method} seed {first.seed}", self.done, self._total)
+
+    def failed(self, cell: Cell, reason: str) -> None:
+        """Say that a cell failed."""
+        self._progress.warn(f"{cell.name()} failed: {reason}")
