@@ -14,8 +14,8 @@ from semimetric.core.errors import InputError
 Targets = Annotated[
     list[str],
     typer.Argument(
-        help="stages, table1, table2, table3, table4, table5, alpha, convergence, tsne, retrieval, sweep, complexity, or "
-        "all.",
+        help="stages, table1, table2, table3, table4, table5, alpha, convergence, tsne, retrieval, sweep, complexity, "
+        "or all.",
         show_default=False,
     ),
 ]
@@ -29,7 +29,8 @@ def reproduce(
     datasets: Annotated[str, typer.Option(help="Only these datasets, separated by commas.", show_default=False)] = "",
     methods: Annotated[str, typer.Option(help="Only rows of these methods.", show_default=False)] = "",
     seeds: Annotated[
-        str, typer.Option(help="Seeds, such as 0,1,2. (Default: three on photographs, five elsewhere.)", show_default=False)
+        str,
+        typer.Option(help="Seeds, such as 0,1,2. (Default: three on photographs, five elsewhere.)", show_default=False),
     ] = "",
     quick: Annotated[bool, typer.Option("--quick", help="Digits, one seed, one epoch: does everything run?")] = False,
     weights: Annotated[
@@ -37,7 +38,8 @@ def reproduce(
     ] = None,
     device: Device = "auto",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Fits side by side. (Default: 6 on a GPU, 1 on a CPU.)", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Fits side by side. (Default: 6 on a GPU, 1 on a CPU.)", show_default=False),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of each fit.")] = 1,
     reuse: Annotated[
@@ -49,12 +51,13 @@ def reproduce(
 ) -> None:
     """Repeat tables and figures of the paper: run what is missing, and show ours beside the paper's."""
     check_choice(reuse, ("same-code", "any-code", "none"), "reuse")
-    numbers = _numbers(seeds)
-    from semimetric.paper.reproduce import Request, plan_of
+    from semimetric.paper.request import Request
+
+    request = Request(tuple(targets), _words(datasets), _words(methods), _numbers(seeds), quick)
+    from semimetric.paper.reproduce import plan_of
     from semimetric.paper.reproduce import reproduce as run
     from semimetric.paper.work import Place
 
-    request = Request(tuple(targets), _words(datasets), _words(methods), numbers, quick)
     place = Place(out, data_dir, weights, device, threads)
     if dry_run:
         _show_plan(plan_of(request, place, reuse), as_json)  # type: ignore[arg-type]

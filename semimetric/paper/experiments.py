@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -80,6 +81,7 @@ class Table:
     keeps : what each fit keeps besides its scores
     seeds : unless given, three on photographs and five elsewhere
     scored : whether test sets are scored
+    quick_rows : rows of --quick, all unless given
     """
 
     name: str
@@ -89,6 +91,7 @@ class Table:
     keeps: tuple[str, ...] = ()
     seeds: Sequence[int] = ()
     scored: bool = True
+    quick_rows: int | None = None
 
     def cells(self, row: Row, dataset: str, seeds: Sequence[int] = (), quick: bool = False) -> list[Cell]:
         """The fits of a row."""
@@ -114,8 +117,8 @@ CONSENSUS = Row("consensus", "consensus", "ours", on_photographs={"backbone": "g
 STAGES = (
     Row("1. L uniform on [0, 1)", PAPER_METHOD, settings={"epochs": 0}, published="initial"),
     Row("2. the same L orthonormalised", PAPER_METHOD, settings={"epochs": 0, "start": "uniform-orthonormal"}),
-    Row("3. metric only (frozen network)", PAPER_METHOD, settings={"lr": 0.0} | EARLY),
-    Row("4. metric and network", PAPER_METHOD, settings=EARLY, published=PAPER_METHOD),
+    Row("3. metric only (frozen network)", PAPER_METHOD, settings={"lr": 0.0} | EARLY, on_photographs=LONG),
+    Row("4. metric and network", PAPER_METHOD, settings=EARLY, on_photographs=LONG, published=PAPER_METHOD),
 )
 
 WITHOUT = Row("w/o orth", PAPER_METHOD, settings={"orthogonal": False} | EARLY, published="w/o orth")
@@ -184,6 +187,15 @@ def _tried(method: str, **settings: Any) -> Row:
     return Row(f"{method}: {title}", method, settings={"epochs": 20, "patience": 8} | settings)
 
 
+def _tried_through(method: str, **settings: Any) -> Row:
+    """A row of the sweep that trains GoogLeNet itself."""
+    row = _tried(method, **settings)
+    few = {"epochs": 2, "patience": 0}
+    return dataclasses.replace(
+        row, title=f"{row.title}, end to end", on_photographs={**END_TO_END, **few}, trains="network"
+    )
+
+
 SWEEP = (
     *(_tried(PAPER_METHOD, lr=lr) for lr in (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5)),
     *(_tried(PAPER_METHOD, lr=lr, lr_schedule="cosine") for lr in (1e-7, 1e-6)),
@@ -191,6 +203,8 @@ SWEEP = (
     _tried(PAPER_METHOD, lr=1e-7, metric_every="batch"),
     *(_tried(PAPER_METHOD, lr=lr, renew="partition", epochs_per_partition=10) for lr in (0.0, 1e-7)),
     *(_tried(method, lr=lr) for method in CLASSICAL for lr in (0.0, 1e-9, 1e-8, 1e-7)),
+    *(_tried_through(PAPER_METHOD, lr=lr, anchors="modes") for lr in (1e-8, 1e-7, 1e-6)),
+    *(_tried_through("isdml", lr=lr) for lr in (1e-9, 1e-8, 1e-7)),
 )
 """Learning rate, schedule, sum or mean, and when metric and triplets are renewed."""
 
@@ -255,6 +269,7 @@ TABLES = {
             SWEEP,
             seeds=(100,),
             scored=False,
+            quick_rows=2,
         ),
     )
 }

@@ -92,7 +92,7 @@ def map_picture(found: Found, table: Table, datasets: Sequence[str]) -> Figure:
 def retrieval_picture(found: Found, dataset: str, data_dir: Path | None, with_images: bool = True) -> Figure:
     """The nearest test examples of a few queries, method by method; without images their classes are named."""
     kept = {title: records[0]["kept"]["neighbors"] for (name, title), records in found.items() if name == dataset}
-    wanted = [entry for each in kept.values() for entry in [*each["queries"], *sum(each["hits"], [])]]
+    wanted = [entry for each in kept.values() for found in (each["queries"], *each["hits"]) for entry in found]
     images = _images(dataset, {entry["row"] for entry in wanted}, data_dir) if with_images else {}
     queries = next(iter(kept.values()))["queries"]
     blocks = []

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semimetric.core.checks import check_choice
-from semimetric.core.errors import InputError
 from semimetric.core.files import read_json, write_json, write_text
-from semimetric.paper.cells import Cell, code_version
+from semimetric.paper.cells import code_version
 from semimetric.paper.complexity import Growth, measure_growth
-from semimetric.paper.experiments import TABLES, Table
+from semimetric.paper.experiments import Table
 from semimetric.paper.figures import Scaling, scaling_figure, write_figure
 from semimetric.paper.pictures import Found, angle_picture, convergence_picture, map_picture, retrieval_picture
 from semimetric.paper.records import Record, Records, Reuse, rounded
+from semimetric.paper.request import COMPLEXITY, Request
 from semimetric.paper.runner import Grid, check_inputs, default_workers, plan_grid, run_missing
 from semimetric.paper.tables import Line, as_json, as_latex, as_markdown, correlations, lines_of
 from semimetric.paper.work import Place, hardware
@@ -24,66 +23,6 @@ from semimetric.training.progress import Progress, Silent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-COMPLEXITY = "complexity"
-TARGETS = (*TABLES, COMPLEXITY)
-QUICK_DATASETS, QUICK_SEEDS = ("digits",), (0,)
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is to be reproduced.
-
-    Parameters
-    ----------
-    targets : names of tables and figures, or "all"
-    datasets, methods, seeds : of each table, unless empty
-    quick : on digits, one seed and one epoch, to see that everything runs
-    """
-
-    targets: tuple[str, ...]
-    datasets: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
-    quick: bool = False
-
-    def names(self) -> tuple[str, ...]:
-        """The targets, in the order of the paper, each once."""
-        for name in self.targets:
-            check_choice(name, (*TARGETS, "all"), "target")
-        return tuple(name for name in TARGETS if name in self.targets or "all" in self.targets)
-
-    def tables(self) -> list[Table]:
-        """The tables that consist of fits, with the datasets and rows that are asked for."""
-        found = [self._cut(TABLES[name]) for name in self.names() if name in TABLES]
-        if self.seeds or self.quick:
-            found = [dataclasses.replace(table, seeds=self.seeds or QUICK_SEEDS) for table in found]
-        return found
-
-    def _cut(self, table: Table) -> Table:
-        datasets: Sequence[str] = QUICK_DATASETS if self.quick else table.datasets
-        if self.datasets:
-            datasets = [name for name in self.datasets if self.quick or name in table.datasets]
-        if not datasets:
-            raise InputError(
-                f"{table.name} is of {', '.join(table.datasets)}, and --datasets names none of them. Name one, or leave "
-                "--datasets out."
-            )
-        rows = [row for row in table.rows if not self.methods or row.method in self.methods]
-        if not rows:
-            known = dict.fromkeys(row.method for row in table.rows)
-            raise InputError(f"{table.name} has rows of {', '.join(known)}, and --methods names none of them.")
-        return dataclasses.replace(table, datasets=tuple(datasets), rows=tuple(rows))
-
-    def cells(self) -> list[Cell]:
-        """All fits behind the tables."""
-        return [
-            cell
-            for table in self.tables()
-            for dataset in table.datasets
-            for row in table.rows
-            for cell in table.cells(row, dataset, (), self.quick)
-        ]
 
 
 @dataclass(frozen=True)
@@ -202,9 +141,5 @@ COMMAND = "semimetric reproduce complexity"
 def complexity_page(growth: Sequence[Growth]) -> str:
     """The measured exponents beside the stated ones."""
     rows = ["| step | grows with | measured exponent | stated |", "|---|---|---|---|"]
-    rows += [
-        f"| {g.step} | {g.variable} | {g.exponent:.2f} ± {g.error:.2f} | {g.stated_text or '–'} |" for g in growth
-    ]
+    rows += [f"| {g.step} | {g.variable} | {g.exponent:.2f} ± {g.error:.2f} | {g.stated_text or '–'} |" for g in growth]
     return "# Complexity\n\n" + "\n".join(rows) + "\n"
-
-
