@@ -114,6 +114,8 @@ def run_cell(cell: Cell, place: Place) -> Record:
         "kept": kept,
     }
     shutil.rmtree(folder)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # other cells share this GPU
     found: Record = rounded(record)
     return found
 
