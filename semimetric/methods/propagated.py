@@ -125,9 +125,9 @@ class PropagatedMethod(PairMethod[PairConstraints]):
 
     The metric minimises D_ld(M, M_0) + g_L tr(M T), the LogDet divergence to M_0 and T = Z^T Lap Z of the propagated
     affinities, normalised. Dissimilar pairs have negative affinities, so T may be indefinite and the problem without a
-    minimiser; T is then clipped, or g_L capped. The encoder minimises the labelled pairs' distances, as in LRML, and
-    the affinity-weighted lengths of the edges. The page of APLLR in ``docs/methods`` has the formulae and the
-    differences from the original.
+    minimiser; T is then clipped, or g_L capped, and the log says how much of the term is kept. The encoder minimises
+    the labelled pairs' distances, as in LRML, and the affinity-weighted lengths of the edges. The page of APLLR in
+    ``docs/methods`` has the formulae and the differences from the original.
     """
 
     needs = Needs(labels=True, unlabelled=True, graph=True)
@@ -136,6 +136,10 @@ class PropagatedMethod(PairMethod[PairConstraints]):
     )
     Settings: ClassVar[type[Any]] = PropagatedSettings
     settings: PropagatedSettings
+
+    def __init__(self, settings: Any = None) -> None:
+        super().__init__(settings)
+        self._kept: float | None = None
 
     @abstractmethod
     def prior(self, features: Tensor, classes: Tensor, scatters: PairScatters) -> Tensor | None:
@@ -153,6 +157,7 @@ class PropagatedMethod(PairMethod[PairConstraints]):
         wanted = self.settings.graph_weight
         matrix, weight = logdet_proximal(prior, form, wanted)
         if weight < wanted:
+            self._kept = weight / wanted
             self.bind_guard(
                 "graph_weight_capped",
                 f"{self.name}: dissimilar pairs make the graph's form indefinite, and with graph_weight {wanted:g} "
@@ -164,17 +169,28 @@ class PropagatedMethod(PairMethod[PairConstraints]):
         """M_0 and T."""
         prior = self._checked_prior(features, constraints)
         form = constraints.form(features) / features.double().var(0).mean()
+        self._kept = 1.0
         if self.settings.indefinite == "cap":
             return prior, form
         clipped = project_psd(form)
-        lost = float((form - clipped).norm() / form.norm().clamp_min(torch.finfo(form.dtype).tiny))
-        if lost > ROUNDING:
+        positive, total = float(clipped.trace()), float(form.trace())
+        magnitude = 2 * positive - total  # sum of the eigenvalues' magnitudes
+        if positive - total > ROUNDING * magnitude:
+            self._kept = positive / magnitude
             self.bind_guard(
                 "form_clipped",
                 f"{self.name}: dissimilar pairs make the graph's form indefinite; its negative part, "
-                f"{100 * lost:.0f} % of it, is removed.",
+                f"{100 * (1 - self._kept):.0f} % of the sum of its eigenvalues' magnitudes, is removed.",
             )
         return prior, clipped
+
+    def on_epoch_end(self) -> dict[str, float]:
+        """The share of the graph's term that the last metric step kept.
+
+        With "clip" it is the positive eigenvalues' share of the sum of all eigenvalues' magnitudes of T, with "cap" the
+        share of g_L.
+        """
+        return {} if self._kept is None else {"graph_term_kept": self._kept}
 
     def _checked_prior(self, features: Tensor, constraints: PairConstraints) -> Tensor:
         """M_0, or the Euclidean metric instead."""
