@@ -45,6 +45,7 @@ class PropagatedGraph:
     neighbors: Tensor
     gamma: float
     affinities: str
+    repulsion: float
 
     @property
     def labelled(self) -> Tensor:
@@ -62,7 +63,7 @@ class PropagatedGraph:
     @cached_property
     def edges(self) -> AffinityPairs:
         """The edges of the graph with their propagated affinities."""
-        weights = propagate_affinities(self.neighbors, self.labels, self.gamma).flatten()
+        weights = propagate_affinities(self.neighbors, self.labels, self.gamma, repulsion=self.repulsion).flatten()
         source = torch.arange(len(self.neighbors), device=self.neighbors.device)
         pairs = torch.stack([source.repeat_interleave(self.neighbors.shape[1]), self.neighbors.flatten()], dim=1)
         if self.affinities == "positive-edges":
@@ -85,7 +86,7 @@ class PropagatedGraph:
         """Z^T Lap Z of the propagated affinities, divided by the sum of their magnitudes."""
         if self.affinities != "all":
             return self.edges.form(features)
-        found = propagated_form(features, self.neighbors, self.labels, self.gamma)
+        found = propagated_form(features, self.neighbors, self.labels, self.gamma, repulsion=self.repulsion)
         return found.matrix / found.total
 
     def energy(self, embeddings: Tensor) -> Tensor:
@@ -106,6 +107,9 @@ class PropagatedSettings(PairSettings):
         "Pairs whose propagated affinities determine the metric: all pairs, the edges of the graph, its positive "
         "edges, or all edges with negative ones pulling towards the opposite point.",
     )
+    repulsion: float = setting(
+        1.0, "Strength of dissimilar labelled pairs in the affinities: theirs is minus this before propagation."
+    )
     indefinite: Literal["clip", "cap"] = setting(
         "clip", "If dissimilar pairs make the graph's form indefinite: clip its negative part, or cap its weight."
     )
@@ -116,6 +120,7 @@ class PropagatedSettings(PairSettings):
         check_fraction(self.gamma, "gamma")
         check_not_negative(self.graph_weight, "graph_weight")
         check_not_negative(self.dissimilar_weight, "dissimilar_weight")
+        check_not_negative(self.repulsion, "repulsion")
         check_choice(self.affinities, ("all", "edges", "positive-edges", "absolute-edges"), "affinities")
         check_choice(self.indefinite, ("clip", "cap"), "indefinite")
 
@@ -149,7 +154,8 @@ class PropagatedMethod(PairMethod[PairConstraints]):
         """The kNN graph; affinities are propagated later."""
         nodes = torch.arange(len(features), device=features.device)
         neighbors = nearest_neighbors(features, self.settings.k)
-        return PropagatedGraph(nodes, labels, neighbors, self.settings.gamma, self.settings.affinities)
+        settings = self.settings
+        return PropagatedGraph(nodes, labels, neighbors, settings.gamma, settings.affinities, settings.repulsion)
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: PairConstraints) -> Metric:
         """The minimiser in closed form, whatever the current metric."""

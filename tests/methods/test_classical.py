@@ -359,6 +359,8 @@ BAD = {
     "indefinite": "ignore",
     "shrinkage": 0.0,
     "slack": 0.0,
+    "sweeps": 0,
+    "repulsion": -1.0,
     "eta": 0.0,
     "mu": -1.0,
     "trace_weight": -1.0,
