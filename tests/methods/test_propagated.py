@@ -127,6 +127,8 @@ def test_the_kept_share_of_a_capped_weight(repelled) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
+        {"repulsion": 0.0},
+        {"repulsion": 0.0, "affinities": "edges"},
         {"affinities": "positive-edges"},
         {"affinities": "absolute-edges"},
         {"indefinite": "cap", "graph_weight": 1e-6},
@@ -139,6 +141,20 @@ def test_what_is_not_touched_is_kept_whole(settings: dict, repelled) -> None:
     method.update_metric(Metric.identity(WIDTH), points, method.constraints(points, labels))
     assert method.on_epoch_end() == {"graph_term_kept": 1.0}
     assert not {"form_clipped", "graph_weight_capped"} & {*method.take_guards()}
+
+
+def test_less_repulsion_keeps_more(data) -> None:
+    points, labels = data
+    kept = []
+    for repulsion in (1.0, 0.3, 0.1, 0.0):
+        method = build_method("apllr", k=5, repulsion=repulsion)
+        constraints = method.constraints(points, labels)
+        expected = propagate_affinities(constraints.neighbors, labels, repulsion=repulsion).flatten()
+        assert torch.allclose(constraints.edges.weights, expected / expected.abs().mean())
+        method.update_metric(Metric.identity(WIDTH), points, constraints)
+        kept.append(method.on_epoch_end()["graph_term_kept"])
+    assert kept == sorted(kept)
+    assert kept[0] < 0.5 < kept[-1] == 1.0
 
 
 def test_a_form_without_a_positive_direction_leaves_the_prior_alone(repelled) -> None:
@@ -161,3 +177,16 @@ def test_every_epoch_logs_what_is_kept(metric_every: str, make_clusters) -> None
     trainer.progress.epoch = records.append
     trainer.fit()
     assert [0 <= record["graph_term_kept"] <= 1 for record in records[1:]] == [True, True]
+
+
+def test_a_prior_that_is_stopped_early_is_said(data) -> None:
+    points, labels = data
+    guards, priors = [], []
+    for sweeps in (1, 500, 5000):
+        method = build_method("apit", sweeps=sweeps)
+        priors.append(method._problem(points, method.constraints(points, labels))[0])
+        guards.append(method.take_guards())
+    assert "did not converge in 1 sweeps" in guards[0]["prior_not_settled"]
+    assert "prior_not_settled" not in guards[1]
+    assert torch.equal(priors[1], priors[2])
+    assert not torch.allclose(priors[0], priors[1])
