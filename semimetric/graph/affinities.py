@@ -1,14 +1,15 @@
 """Affinity propagation on a directed kNN graph.
 
 Q is the row-stochastic matrix of the graph: 1/k on each of a node's k neighbours. W0 holds the known affinities: +1 on
-the diagonal and for labelled pairs of one class, -1 for labelled pairs of two classes, 0 elsewhere. The propagated
-affinities are
+the diagonal and for labelled pairs of one class, -b for labelled pairs of two classes, 0 elsewhere. The repulsion b is
+1 in the original. The propagated affinities are
 
     W* = (1 - gamma) (I - gamma Q)^-1 W0 = P W0,      W = (W* + W*^T) / 2.
 
-P is personalised PageRank with restart probability 1 - gamma. On labelled nodes W0 = 2 Y Y^T - 1 1^T, so the labelled
-columns of W* follow from F = P E Y, with one right-hand side per class: W*_ij = 2 F[i, y_j] - sum_c F[i, c]. An
-unlabelled column of W* is that column of P. Labels therefore do not change the affinity of two unlabelled nodes.
+P is personalised PageRank with restart probability 1 - gamma. On labelled nodes W0 = (1 + b) Y Y^T - b 1 1^T, so the
+labelled columns of W* follow from F = P E Y, with one right-hand side per class: W*_ij = (1 + b) F[i, y_j] -
+b sum_c F[i, c]. An unlabelled column of W* is that column of P. Labels therefore do not change the affinity of two
+unlabelled nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from semimetric.core.arrays import DENSE_ROWS, check_dense, check_labels, check_neighbors
-from semimetric.core.checks import check_choice, check_fraction
+from semimetric.core.checks import check_choice, check_fraction, check_not_negative
 from semimetric.graph.walk import solve_walk, walk_matrix
 
 EDGE_TOLERANCE = 1e-6  # bound on the entrywise error of the iterative solver
@@ -28,7 +29,9 @@ EDGE_COLUMNS = 1 << 24  # entries of the block of columns that the iterative sol
 Solver = Literal["auto", "dense", "iterative"]
 
 
-def propagate_affinities(neighbors: Any, labels: Any, gamma: float = 0.99, solver: Solver = "auto") -> Tensor:
+def propagate_affinities(
+    neighbors: Any, labels: Any, gamma: float = 0.99, solver: Solver = "auto", repulsion: float = 1.0
+) -> Tensor:
     """Propagated symmetric affinities W on the edges of a kNN graph.
 
     Parameters
@@ -42,6 +45,8 @@ def propagate_affinities(neighbors: Any, labels: Any, gamma: float = 0.99, solve
     solver : {"auto", "dense", "iterative"}
         ``dense`` inverts I - gamma Q in float64: O(N^3), at most 20,000 nodes. ``iterative`` solves blocks of columns
         to an entrywise error of 1e-6: O(N^2 k) per sweep, O(N) memory. ``auto`` chooses by N.
+    repulsion : float
+        Two labelled nodes of different classes have the known affinity minus this, at least 0.
 
     Returns
     -------
@@ -56,6 +61,7 @@ def propagate_affinities(neighbors: Any, labels: Any, gamma: float = 0.99, solve
     """
     neighbors, labels = check_graph(neighbors, labels, gamma)
     check_choice(solver, ("auto", "dense", "iterative"), "solver")
+    check_not_negative(repulsion, "repulsion")
     if solver == "auto":
         solver = "dense" if len(neighbors) <= DENSE_ROWS else "iterative"
     if solver == "dense":
@@ -63,17 +69,17 @@ def propagate_affinities(neighbors: Any, labels: Any, gamma: float = 0.99, solve
         walk = walk_matrix(neighbors, gamma)
         source = torch.arange(len(neighbors), device=neighbors.device)[:, None]
         forward, backward = walk[source, neighbors], walk[neighbors, source]
-        return _edge_affinities(neighbors, labels, forward, backward, walk @ _class_indicators(labels))
+        return _edge_affinities(neighbors, labels, forward, backward, walk @ _class_indicators(labels), repulsion)
     forward, backward = _walk_on_edges(neighbors, gamma)
-    return _edge_affinities(neighbors, labels, forward, backward, propagate_labels(neighbors, labels, gamma))
+    return _edge_affinities(neighbors, labels, forward, backward, propagate_labels(neighbors, labels, gamma), repulsion)
 
 
-def propagated_affinity_matrix(neighbors: Any, labels: Any, gamma: float = 0.99) -> Tensor:
+def propagated_affinity_matrix(neighbors: Any, labels: Any, gamma: float = 0.99, repulsion: float = 1.0) -> Tensor:
     """Propagated symmetric affinities W of all pairs of nodes; at most 20,000 nodes.
 
     Parameters
     ----------
-    neighbors, labels, gamma : array-like, array-like, float
+    neighbors, labels, gamma, repulsion : array-like, array-like, float, float
         As for ``propagate_affinities``.
 
     Returns
@@ -82,11 +88,12 @@ def propagated_affinity_matrix(neighbors: Any, labels: Any, gamma: float = 0.99)
         W, dense.
     """
     neighbors, labels = check_graph(neighbors, labels, gamma)
+    check_not_negative(repulsion, "repulsion")
     check_dense(len(neighbors), len(neighbors), "Ask for the edges only, with propagate_affinities.")
     walk = walk_matrix(neighbors, gamma)
     shares = walk @ _class_indicators(labels)
     known = (labels >= 0).nonzero().flatten()
-    walk[:, known] = 2.0 * shares[:, labels[known]] - shares.sum(1, keepdim=True)
+    walk[:, known] = (1 + repulsion) * shares[:, labels[known]] - repulsion * shares.sum(1, keepdim=True)
     return (walk + walk.T) / 2
 
 
@@ -117,13 +124,15 @@ def _walk_on_edges(neighbors: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
     return forward, backward
 
 
-def _edge_affinities(neighbors: Tensor, labels: Tensor, forward: Tensor, backward: Tensor, shares: Tensor) -> Tensor:
+def _edge_affinities(
+    neighbors: Tensor, labels: Tensor, forward: Tensor, backward: Tensor, shares: Tensor, repulsion: float
+) -> Tensor:
     """W on edges from P_ij, P_ji and F. Labelled columns of W* come from F, unlabelled ones from P."""
-    total = shares.sum(1)
+    total = repulsion * shares.sum(1)
     target_label = labels[neighbors]
     own_label = labels[:, None].expand_as(neighbors)
-    to_target = 2.0 * shares.gather(1, target_label.clamp_min(0)) - total[:, None]
-    to_source = 2.0 * shares[neighbors, own_label.clamp_min(0)] - total[neighbors]
+    to_target = (1 + repulsion) * shares.gather(1, target_label.clamp_min(0)) - total[:, None]
+    to_source = (1 + repulsion) * shares[neighbors, own_label.clamp_min(0)] - total[neighbors]
     outward = torch.where(target_label >= 0, to_target, forward)
     inward = torch.where(own_label >= 0, to_source, backward)
     return (outward + inward) / 2

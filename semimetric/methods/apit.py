@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from semimetric.core.checks import check_positive
+from semimetric.core.checks import check_at_least, check_positive
 from semimetric.core.settings import setting
 from semimetric.core.space import Range
 from semimetric.methods.pairs import with_rates
@@ -24,10 +24,12 @@ class APITSettings(PropagatedSettings):
     """Hyper-parameters."""
 
     slack: float = setting(0.3, "Weight of the distance bounds relative to closeness to the Euclidean metric.")
+    sweeps: int = setting(500, "Most sweeps over the labelled pairs; fewer if the prior converges before.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self.slack, "slack")
+        check_at_least(self.sweeps, 1, "sweeps")
 
 
 class APIT(PropagatedMethod):
@@ -49,7 +51,7 @@ class APIT(PropagatedMethod):
         """The metric of ITML, by cyclic projections."""
         if float(scatters.similar.trace()) == 0 or float(scatters.dissimilar.trace()) == 0:
             return None
-        found = information_theoretic_prior(features, classes, self.settings.slack)
+        found = information_theoretic_prior(features, classes, self.settings.slack, max_sweeps=self.settings.sweeps)
         if found.widened:
             self.bind_guard(
                 "bounds_widened",

@@ -45,6 +45,7 @@ class PropagatedGraph:
     neighbors: Tensor
     gamma: float
     affinities: str
+    repulsion: float
 
     @property
     def labelled(self) -> Tensor:
@@ -62,7 +63,7 @@ class PropagatedGraph:
     @cached_property
     def edges(self) -> AffinityPairs:
         """The edges of the graph with their propagated affinities."""
-        weights = propagate_affinities(self.neighbors, self.labels, self.gamma).flatten()
+        weights = propagate_affinities(self.neighbors, self.labels, self.gamma, repulsion=self.repulsion).flatten()
         source = torch.arange(len(self.neighbors), device=self.neighbors.device)
         pairs = torch.stack([source.repeat_interleave(self.neighbors.shape[1]), self.neighbors.flatten()], dim=1)
         if self.affinities == "positive-edges":
@@ -85,7 +86,7 @@ class PropagatedGraph:
         """Z^T Lap Z of the propagated affinities, divided by the sum of their magnitudes."""
         if self.affinities != "all":
             return self.edges.form(features)
-        found = propagated_form(features, self.neighbors, self.labels, self.gamma)
+        found = propagated_form(features, self.neighbors, self.labels, self.gamma, repulsion=self.repulsion)
         return found.matrix / found.total
 
     def energy(self, embeddings: Tensor) -> Tensor:
@@ -106,6 +107,9 @@ class PropagatedSettings(PairSettings):
         "Pairs whose propagated affinities determine the metric: all pairs, the edges of the graph, its positive "
         "edges, or all edges with negative ones pulling towards the opposite point.",
     )
+    repulsion: float = setting(
+        1.0, "Strength of dissimilar labelled pairs in the affinities: theirs is minus this before propagation."
+    )
     indefinite: Literal["clip", "cap"] = setting(
         "clip", "If dissimilar pairs make the graph's form indefinite: clip its negative part, or cap its weight."
     )
@@ -116,6 +120,7 @@ class PropagatedSettings(PairSettings):
         check_fraction(self.gamma, "gamma")
         check_not_negative(self.graph_weight, "graph_weight")
         check_not_negative(self.dissimilar_weight, "dissimilar_weight")
+        check_not_negative(self.repulsion, "repulsion")
         check_choice(self.affinities, ("all", "edges", "positive-edges", "absolute-edges"), "affinities")
         check_choice(self.indefinite, ("clip", "cap"), "indefinite")
 
@@ -125,9 +130,9 @@ class PropagatedMethod(PairMethod[PairConstraints]):
 
     The metric minimises D_ld(M, M_0) + g_L tr(M T), the LogDet divergence to M_0 and T = Z^T Lap Z of the propagated
     affinities, normalised. Dissimilar pairs have negative affinities, so T may be indefinite and the problem without a
-    minimiser; T is then clipped, or g_L capped. The encoder minimises the labelled pairs' distances, as in LRML, and
-    the affinity-weighted lengths of the edges. The page of APLLR in ``docs/methods`` has the formulae and the
-    differences from the original.
+    minimiser; T is then clipped, or g_L capped, and the log says how much of the term is kept. The encoder minimises
+    the labelled pairs' distances, as in LRML, and the affinity-weighted lengths of the edges. The page of APLLR in
+    ``docs/methods`` has the formulae and the differences from the original.
     """
 
     needs = Needs(labels=True, unlabelled=True, graph=True)
@@ -137,6 +142,10 @@ class PropagatedMethod(PairMethod[PairConstraints]):
     Settings: ClassVar[type[Any]] = PropagatedSettings
     settings: PropagatedSettings
 
+    def __init__(self, settings: Any = None) -> None:
+        super().__init__(settings)
+        self._kept: float | None = None
+
     @abstractmethod
     def prior(self, features: Tensor, classes: Tensor, scatters: PairScatters) -> Tensor | None:
         """The prior metric (d, d) of trace d from the labelled examples, or None if they do not determine one."""
@@ -145,7 +154,8 @@ class PropagatedMethod(PairMethod[PairConstraints]):
         """The kNN graph; affinities are propagated later."""
         nodes = torch.arange(len(features), device=features.device)
         neighbors = nearest_neighbors(features, self.settings.k)
-        return PropagatedGraph(nodes, labels, neighbors, self.settings.gamma, self.settings.affinities)
+        settings = self.settings
+        return PropagatedGraph(nodes, labels, neighbors, settings.gamma, settings.affinities, settings.repulsion)
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: PairConstraints) -> Metric:
         """The minimiser in closed form, whatever the current metric."""
@@ -153,6 +163,7 @@ class PropagatedMethod(PairMethod[PairConstraints]):
         wanted = self.settings.graph_weight
         matrix, weight = logdet_proximal(prior, form, wanted)
         if weight < wanted:
+            self._kept = weight / wanted
             self.bind_guard(
                 "graph_weight_capped",
                 f"{self.name}: dissimilar pairs make the graph's form indefinite, and with graph_weight {wanted:g} "
@@ -164,17 +175,28 @@ class PropagatedMethod(PairMethod[PairConstraints]):
         """M_0 and T."""
         prior = self._checked_prior(features, constraints)
         form = constraints.form(features) / features.double().var(0).mean()
+        self._kept = 1.0
         if self.settings.indefinite == "cap":
             return prior, form
         clipped = project_psd(form)
-        lost = float((form - clipped).norm() / form.norm().clamp_min(torch.finfo(form.dtype).tiny))
-        if lost > ROUNDING:
+        positive, total = float(clipped.trace()), float(form.trace())
+        magnitude = 2 * positive - total  # sum of the eigenvalues' magnitudes
+        if positive - total > ROUNDING * magnitude:
+            self._kept = positive / magnitude
             self.bind_guard(
                 "form_clipped",
                 f"{self.name}: dissimilar pairs make the graph's form indefinite; its negative part, "
-                f"{100 * lost:.0f} % of it, is removed.",
+                f"{100 * (1 - self._kept):.0f} % of the sum of its eigenvalues' magnitudes, is removed.",
             )
         return prior, clipped
+
+    def on_epoch_end(self) -> dict[str, float]:
+        """The share of the graph's term that the last metric step kept.
+
+        With "clip" it is the positive eigenvalues' share of the sum of all eigenvalues' magnitudes of T, with "cap" the
+        share of g_L.
+        """
+        return {} if self._kept is None else {"graph_term_kept": self._kept}
 
     def _checked_prior(self, features: Tensor, constraints: PairConstraints) -> Tensor:
         """M_0, or the Euclidean metric instead."""

@@ -78,7 +78,7 @@ def information_theoretic_prior(
     classes: Tensor,
     slack: float = 1.0,
     max_pairs: int = 2000,
-    max_sweeps: int = 50,
+    max_sweeps: int = 500,
     tolerance: float = 1e-3,
 ) -> ITMLResult:
     """ITML on the labelled examples ``features`` (n, d) with ``classes`` (n,), integers from 0 up.

@@ -13,7 +13,7 @@ from semimetric.graph import affinities as module
 from semimetric.graph import nearest_neighbors, propagate_affinities, propagate_labels, propagated_affinity_matrix
 
 
-def explicit(neighbors: Tensor, labels: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+def explicit(neighbors: Tensor, labels: Tensor, gamma: float, repulsion: float = 1.0) -> tuple[Tensor, Tensor]:
     """P and W written out entry by entry from the definition."""
     count, k = neighbors.shape
     q = torch.zeros(count, count, dtype=torch.float64)
@@ -24,7 +24,7 @@ def explicit(neighbors: Tensor, labels: Tensor, gamma: float) -> tuple[Tensor, T
     for i in range(count):
         for j in range(count):
             if i != j and labels[i] >= 0 and labels[j] >= 0:
-                w0[i, j] = 1.0 if labels[i] == labels[j] else -1.0
+                w0[i, j] = 1.0 if labels[i] == labels[j] else -repulsion
     p = (1 - gamma) * torch.linalg.inv(torch.eye(count, dtype=torch.float64) - gamma * q)
     w = p @ w0
     return p, (w + w.T) / 2
@@ -46,6 +46,17 @@ def test_edges_equal_the_explicit_inverse(seed: int, gamma: float, labelled: flo
     edges = propagate_affinities(neighbors, labels, gamma)
     assert torch.allclose(edges, w.gather(1, neighbors), rtol=0, atol=1e-10)
     assert torch.allclose(propagated_affinity_matrix(neighbors, labels, gamma), w, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("solver", ["dense", "iterative"])
+@pytest.mark.parametrize("repulsion", [0.0, 0.3, 2.0])
+def test_dissimilar_pairs_repel_as_strongly_as_asked(repulsion: float, solver: str) -> None:
+    neighbors, labels = graph(4)
+    _, w = explicit(neighbors, labels, 0.9, repulsion)
+    edges = propagate_affinities(neighbors, labels, 0.9, solver, repulsion)  # type: ignore[arg-type]
+    assert (edges - w.gather(1, neighbors)).abs().max() < 2e-6 * (1 + repulsion)
+    assert torch.allclose(propagated_affinity_matrix(neighbors, labels, 0.9, repulsion), w, rtol=0, atol=1e-10)
+    assert (float(w.min()) < 0) == (repulsion > 0)
 
 
 def test_all_four_label_cases_occur_and_are_exact() -> None:
@@ -116,6 +127,11 @@ def test_bad_graphs_and_labels_are_refused() -> None:
         propagate_affinities(neighbors, labels - 1)
     with pytest.raises(InputError, match="one of auto, dense, iterative"):
         propagate_affinities(neighbors, labels, solver="magic")  # type: ignore[arg-type]
+    for bad in (-0.1, float("nan")):
+        with pytest.raises(InputError, match="repulsion"):
+            propagate_affinities(neighbors, labels, repulsion=bad)
+        with pytest.raises(InputError, match="repulsion"):
+            propagated_affinity_matrix(neighbors, labels, repulsion=bad)
 
 
 def test_no_dense_matrix_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,14 +19,16 @@ from semimetric.graph.walk import TOLERANCE, walk_matrix
 module = sys.modules["semimetric.graph.forms"]  # its function of the same name hides it in the package
 
 
-def by_loops(points: Tensor, neighbors: Tensor, labels: Tensor, gamma: float) -> tuple[Tensor, float]:
+def by_loops(
+    points: Tensor, neighbors: Tensor, labels: Tensor, gamma: float, repulsion: float = 1.0
+) -> tuple[Tensor, float]:
     """T and the sum of |W*| from their definitions, pair by pair."""
     count, width = points.shape
     known = torch.eye(count, dtype=torch.float64)
     for i in range(count):
         for j in range(count):
             if i != j and labels[i] >= 0 and labels[j] >= 0:
-                known[i, j] = 1.0 if labels[i] == labels[j] else -1.0
+                known[i, j] = 1.0 if labels[i] == labels[j] else -repulsion
     directed = walk_matrix(neighbors, gamma) @ known
     form = torch.zeros(width, width, dtype=torch.float64)
     for i in range(count):
@@ -66,6 +68,24 @@ def test_form_and_total_equal_the_loops(neighbors: Tensor, labels: Tensor) -> No
     assert (found.matrix - expected).norm() <= allowed(points, labels)
     assert found.total == pytest.approx(total, rel=1e-8)
     assert torch.equal(found.matrix, found.matrix.T)
+
+
+@pytest.mark.parametrize("repulsion", [0.0, 0.3, 2.0])
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_form_and_total_with_another_repulsion_equal_the_loops(labels: Tensor, repulsion: float) -> None:
+    points, neighbors, _ = graph(2)
+    expected, total = by_loops(points, neighbors, labels, 0.95, repulsion)
+    found = propagated_form(points, neighbors, labels, 0.95, repulsion=repulsion)
+    assert (found.matrix - expected).norm() <= (1 + repulsion) * allowed(points, labels)
+    assert found.total == pytest.approx(total, rel=1e-8)
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_without_repulsion_the_form_is_positive_semi_definite(labels: Tensor) -> None:
+    points, neighbors, _ = graph(2)
+    values = torch.linalg.eigvalsh(propagated_form(points, neighbors, labels, repulsion=0.0).matrix)
+    assert float(values[0]) >= -allowed(points, labels)
+    assert float(values[-1]) > 0
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.5, 0.9, 0.99, 0.999]), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
@@ -131,6 +151,8 @@ def test_bad_input_is_named() -> None:
         propagated_form(points, neighbors, labels, 1.0)
     with pytest.raises(InputError, match="tolerance"):
         propagated_form(points, neighbors, labels, tolerance=0.0)
+    with pytest.raises(InputError, match="repulsion"):
+        propagated_form(points, neighbors, labels, repulsion=-1.0)
     with pytest.raises(InputError, match=r"shape \(60,\)"):
         propagated_form(points, neighbors, labels[:-1])
 

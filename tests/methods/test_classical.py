@@ -11,10 +11,10 @@ from helpers.objectives import objective
 from torch import Tensor
 
 from semimetric.core.errors import InputError
-from semimetric.graph import nearest_neighbors, propagate_affinities, propagated_affinity_matrix
+from semimetric.graph import nearest_neighbors
 from semimetric.methods import METHODS, build_method
 from semimetric.methods.pairs import PairMethod, Pairs, cycled
-from semimetric.metric import Metric, logdet_divergence
+from semimetric.metric import Metric
 from semimetric.training import Trainer, TrainingData, TrainingSettings, TrainingWarning
 
 CLASSICAL = [name for name, kind in METHODS.items() if issubclass(kind, PairMethod)]
@@ -182,34 +182,6 @@ def test_form_and_energy_equal_loops_over_the_graph(name: str, settings: dict, d
         assert float(torch.linalg.eigvalsh(constraints.form(points))[0]) >= -1e-12
 
 
-def test_negative_edges_draw_to_the_opposite_where_asked(data) -> None:
-    points, labels = data
-    constraints = build_method("apllr", k=4, affinities="absolute-edges").constraints(points, labels)
-    affinities = propagate_affinities(constraints.neighbors, labels)
-    assert float(affinities.min()) < 0
-    expected = 0.0
-    for i, row in enumerate(constraints.neighbors.tolist()):
-        for j, w in zip(row, affinities[i].tolist(), strict=True):
-            v = points[i] + points[j] if w < 0 else points[i] - points[j]
-            expected += abs(w) * float(v @ v)
-    assert float(constraints.energy(points)) == pytest.approx(expected / float(affinities.abs().sum()))
-
-
-@pytest.mark.parametrize("affinities", ["all", "edges"])
-def test_on_a_complete_graph_edges_are_all_pairs(affinities: str, data) -> None:
-    """Up to the diagonal of the affinities, which no edge has and the sum of magnitudes counts."""
-    points, labels = data
-    graph = build_method("apllr", k=59, affinities=affinities).constraints(points, labels)
-    dense = propagated_affinity_matrix(graph.neighbors, labels)
-    laplacian = dense.sum(1).diag() - dense
-    expected = points.T @ laplacian @ points
-    form = graph.form(points)
-    ratio = float((form * expected).sum() / expected.square().sum())
-    assert torch.allclose(form, ratio * expected, rtol=1e-6, atol=1e-9)
-    outside = dense.abs().sum() - (dense.diagonal().abs().sum() if affinities == "edges" else 0.0)
-    assert ratio * float(outside) == pytest.approx(1.0, rel=1e-9 if affinities == "edges" else 0.5)
-
-
 def test_laplacian_energy_is_the_trace_with_the_laplacian(data) -> None:
     """Half the double sum of W_ij d2 is tr(M Z^T Lap Z), for both Laplacians of the binary graph."""
     points, labels = data
@@ -374,49 +346,6 @@ def test_seraph_survives_huge_distances(data) -> None:
     assert torch.isfinite(points.grad).all()
 
 
-@pytest.mark.parametrize("name", ["apllr", "apit"])
-def test_without_a_graph_the_prior_is_the_metric(name: str, data) -> None:
-    points, labels = data
-    method = build_method(name, graph_weight=0.0)
-    constraints = method.constraints(points, labels)
-    metric = method.update_metric(Metric.identity(WIDTH), points, constraints)
-    prior, _ = method._problem(points, constraints)
-    assert torch.allclose(metric.matrix, prior, atol=1e-10)
-    assert float(prior.trace()) == pytest.approx(WIDTH)
-
-
-@pytest.mark.parametrize("name", ["apllr", "apit"])
-def test_the_form_is_that_of_all_propagated_affinities(name: str, data) -> None:
-    points, labels = data
-    constraints = build_method(name).constraints(points, labels)
-    affinities = propagated_affinity_matrix(constraints.neighbors, labels)
-    laplacian = affinities.sum(1).diag() - affinities
-    found = constraints.form(points)
-    expected = points.T @ laplacian @ points
-    ratio = found / expected
-    assert torch.allclose(ratio, ratio[0, 0].expand_as(ratio), rtol=1e-5)
-    assert 0.5 < float(ratio[0, 0] * affinities.abs().sum()) <= 1.0 + 1e-6
-
-
-def test_an_indefinite_form_is_capped_and_said_or_clipped(make_clusters) -> None:
-    """All labels different: every labelled pair repels, and with few others the form has negative directions."""
-    points, _ = make_clusters(0, 40, WIDTH, 3)
-    points, labels = points.double(), torch.where(torch.arange(40) < 20, torch.arange(40) // 2, -1)
-    capped = build_method("apllr", indefinite="cap", graph_weight=1e3, k=5)
-    constraints = capped.constraints(points, labels)
-    metric = capped.update_metric(Metric.identity(WIDTH), points, constraints)
-    assert "make the graph's form indefinite" in capped.take_guards()["graph_weight_capped"]
-    assert torch.isfinite(metric.factor).all()
-    prior, form = capped._problem(points, constraints)
-    assert float(torch.linalg.eigvalsh(form)[0]) < 0
-    assert logdet_divergence(metric.matrix, prior) < math.inf
-    clipped = build_method("apllr", graph_weight=1e3, k=5)
-    clipped.update_metric(Metric.identity(WIDTH), points, constraints)
-    guards = clipped.take_guards()
-    assert "graph_weight_capped" not in guards
-    assert "its negative part" in guards["form_clipped"]
-
-
 BAD = {
     "components": -1,
     "k": 0,
@@ -430,6 +359,8 @@ BAD = {
     "indefinite": "ignore",
     "shrinkage": 0.0,
     "slack": 0.0,
+    "sweeps": 0,
+    "repulsion": -1.0,
     "eta": 0.0,
     "mu": -1.0,
     "trace_weight": -1.0,
