@@ -100,7 +100,7 @@ class PropagatedSettings(PairSettings):
 
     k: int = setting(10, "Neighbours per node of the graph.")
     gamma: float = setting(0.99, "Share of the affinity passed on at each propagation step, in (0, 1).")
-    graph_weight: float = setting(1.0, "Weight g_L of the graph relative to similar pairs, or to the prior metric.")
+    graph_weight: float = setting(0.3, "Weight g_L of the graph relative to similar pairs, or to the prior metric.")
     dissimilar_weight: float = setting(1.0, "Weight g_D of dissimilar pairs relative to similar pairs.")
     affinities: Literal["all", "edges", "positive-edges", "absolute-edges"] = setting(
         "all",
@@ -108,7 +108,7 @@ class PropagatedSettings(PairSettings):
         "edges, or all edges with negative ones pulling towards the opposite point.",
     )
     repulsion: float = setting(
-        1.0, "Strength of dissimilar labelled pairs in the affinities: theirs is minus this before propagation."
+        0.1, "Strength of dissimilar labelled pairs in the affinities: theirs is minus this before propagation."
     )
     indefinite: Literal["clip", "cap"] = setting(
         "clip", "If dissimilar pairs make the graph's form indefinite: clip its negative part, or cap its weight."

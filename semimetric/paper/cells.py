@@ -80,9 +80,9 @@ class Cell:
         return " ".join([*words, *places, "--out", "RUN"])
 
     @property
-    def identity(self) -> tuple[str, tuple[str, ...], bool]:
-        """The cell as something that can be compared and looked up."""
-        return self.command(), self.keeps, self.scored
+    def identity(self) -> tuple[str, bool]:
+        """The fit as something that can be compared and looked up, whatever is kept of it."""
+        return self.command(), self.scored
 
     def name(self) -> str:
         """A short name for people."""
@@ -103,8 +103,8 @@ def settings_of(plan: Plan) -> dict[str, Any]:
 
 
 def key_of(cell: Cell, plan: Plan, data: str, weights: str | None) -> str:
-    """What identifies the result of a cell: settings, data, weights and what is kept; not the code."""
-    known = [settings_of(plan), data, weights, sorted(cell.keeps), cell.scored]
+    """What identifies the result of a cell: settings, data and weights; not the code, and not what is kept."""
+    known = [settings_of(plan), data, weights, cell.scored]
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
 from collections.abc import Iterable, Sequence
@@ -46,20 +47,31 @@ class Grid:
 
 
 def plan_grid(cells: Iterable[Cell], records: Records, place: Place, reuse: Reuse) -> Grid:
-    """Which cells have a result that may be reused; cells with equal settings are one cell."""
+    """Which cells have a result that may be reused.
+
+    Cells with equal settings are one fit, which keeps what any of them asks for.
+    """
     grid, seen = Grid(), dict[str, int]()
     for cell in cells:
-        key = place.key(cell)
-        number = grid.numbers[cell.identity] = seen.setdefault(key, len(grid.cells))
-        if number < len(grid.cells):
-            continue
-        grid.cells.append(cell)
+        number = grid.numbers[cell.identity] = seen.setdefault(place.key(cell), len(grid.cells))
+        if number == len(grid.cells):
+            grid.cells.append(cell)
+        else:
+            known = grid.cells[number]
+            grid.cells[number] = dataclasses.replace(known, keeps=tuple(sorted({*known.keeps, *cell.keeps})))
+    for key, number in seen.items():
+        cell = grid.cells[number]
         record = None if reuse == "none" else records.find(cell.dataset, key)
-        if record is not None and (reuse == "any-code" or record["code"] == code_version()):
+        if record is not None and _serves(record, cell, reuse):
             grid.found[number] = record
         else:
             grid.missing.append(number)
     return grid
+
+
+def _serves(record: Record, cell: Cell, reuse: Reuse) -> bool:
+    """Whether a result is of this code, unless any will do, and holds what the cell keeps."""
+    return {*cell.keeps} <= {*record["kept"]} and (reuse == "any-code" or record["code"] == code_version())
 
 
 def check_inputs(cells: Sequence[Cell], place: Place) -> None:

@@ -89,12 +89,12 @@ def test_it_is_at_the_front_door() -> None:
     assert "training_settings" in semimetric.__all__
 
 
-def test_the_projection_of_the_paper_starts_at_random() -> None:
+def test_the_projection_of_the_paper_starts_uniform() -> None:
     starts = {
         name: resolve_benchmark("cub200", "affinity-triplets", preset=name).method_settings.start
         for name in ("paper", "default")
     }
-    assert starts == {"paper": "random", "default": "classes"}
+    assert starts == {"paper": "uniform", "default": "classes"}
 
 
 @pytest.mark.parametrize("method", BASELINES)
@@ -126,5 +126,5 @@ def test_a_dataset_from_outside_may_have_presets(monkeypatch: pytest.MonkeyPatch
     register_dataset(DatasetSpec(name="known", summary="a preset", read=tuple, presets={"default": own}))
     assert preset_values("default", "plain", "lrml") == {}
     assert preset_values("default", "known", "lrml") == own
-    with pytest.raises(InputError, match="preset 'paper' has no settings for dataset 'plain'; it has them for mnist, "):
+    with pytest.raises(InputError, match="preset 'paper' has no settings for dataset 'plain'; it has them for digits, mnist, "):
         preset_values("paper", "plain", "lrml")
