@@ -100,7 +100,7 @@ class PropagatedSettings(PairSettings):
 
     k: int = setting(10, "Neighbours per node of the graph.")
     gamma: float = setting(0.99, "Share of the affinity passed on at each propagation step, in (0, 1).")
-    graph_weight: float = setting(1.0, "Weight g_L of the graph relative to similar pairs, or to the prior metric.")
+    graph_weight: float = setting(0.3, "Weight g_L of the graph relative to similar pairs, or to the prior metric.")
     dissimilar_weight: float = setting(1.0, "Weight g_D of dissimilar pairs relative to similar pairs.")
     affinities: Literal["all", "edges", "positive-edges", "absolute-edges"] = setting(
         "all",
@@ -108,7 +108,7 @@ class PropagatedSettings(PairSettings):
         "edges, or all edges with negative ones pulling towards the opposite point.",
     )
     repulsion: float = setting(
-        1.0, "Strength of dissimilar labelled pairs in the affinities: theirs is minus this before propagation."
+        0.0, "Strength of dissimilar labelled pairs in the affinities: theirs is minus this before propagation."
     )
     indefinite: Literal["clip", "cap"] = setting(
         "clip", "If dissimilar pairs make the graph's form indefinite: clip its negative part, or cap its weight."
@@ -129,10 +129,10 @@ class PropagatedMethod(PairMethod[PairConstraints]):
     """A prior metric M_0 from the labelled pairs, and a metric near it that brings examples of high affinity together.
 
     The metric minimises D_ld(M, M_0) + g_L tr(M T), the LogDet divergence to M_0 and T = Z^T Lap Z of the propagated
-    affinities, normalised. Dissimilar pairs have negative affinities, so T may be indefinite and the problem without a
-    minimiser; T is then clipped, or g_L capped, and the log says how much of the term is kept. The encoder minimises
-    the labelled pairs' distances, as in LRML, and the affinity-weighted lengths of the edges. The page of APLLR in
-    ``docs/methods`` has the formulae and the differences from the original.
+    affinities, normalised. With ``repulsion``, as in the original, dissimilar pairs have negative affinities. T may
+    then be indefinite and the problem without a minimiser, so T is clipped, or g_L capped, and the log says how much of
+    the term is kept. The encoder minimises the labelled pairs' distances, as in LRML, and the affinity-weighted lengths
+    of the edges. The page of APLLR in ``docs/methods`` has the formulae and the differences from the original.
     """
 
     needs = Needs(labels=True, unlabelled=True, graph=True)
