@@ -129,10 +129,10 @@ class PropagatedMethod(PairMethod[PairConstraints]):
     """A prior metric M_0 from the labelled pairs, and a metric near it that brings examples of high affinity together.
 
     The metric minimises D_ld(M, M_0) + g_L tr(M T), the LogDet divergence to M_0 and T = Z^T Lap Z of the propagated
-    affinities, normalised. Dissimilar pairs have negative affinities, so T may be indefinite and the problem without a
-    minimiser; T is then clipped, or g_L capped, and the log says how much of the term is kept. The encoder minimises
-    the labelled pairs' distances, as in LRML, and the affinity-weighted lengths of the edges. The page of APLLR in
-    ``docs/methods`` has the formulae and the differences from the original.
+    affinities, normalised. With ``repulsion``, as in the original, dissimilar pairs have negative affinities. T may
+    then be indefinite and the problem without a minimiser, so T is clipped, or g_L capped, and the log says how much of
+    the term is kept. The encoder minimises the labelled pairs' distances, as in LRML, and the affinity-weighted lengths
+    of the edges. The page of APLLR in ``docs/methods`` has the formulae and the differences from the original.
     """
 
     needs = Needs(labels=True, unlabelled=True, graph=True)

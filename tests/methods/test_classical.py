@@ -159,9 +159,9 @@ def test_more_neighbours_than_examples_are_refused(name: str) -> None:
         ("lrml", {}),
         ("lrml", {"normalized": True}),
         ("isdml", {}),
-        ("apllr", {"affinities": "edges"}),
-        ("apllr", {"affinities": "positive-edges"}),
-        ("apllr", {"affinities": "absolute-edges"}),
+        ("apllr", {"affinities": "edges", "repulsion": 1.0}),
+        ("apllr", {"affinities": "positive-edges", "repulsion": 1.0}),
+        ("apllr", {"affinities": "absolute-edges", "repulsion": 1.0}),
     ],
 )
 def test_form_and_energy_equal_loops_over_the_graph(name: str, settings: dict, data) -> None:
