@@ -5,11 +5,16 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
-from collections.abc import Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from semimetric.core.errors import InputError
 from semimetric.data.benchmarks.registry import describe_datasets
@@ -104,41 +109,73 @@ def default_workers(device: str) -> int:
 def run_missing(grid: Grid, records: Records, place: Place, workers: int, progress: Progress | None = None) -> None:
     """Run what is missing, and keep every result as soon as it is there.
 
-    A cell that fails is noted in ``grid.failed``; the others go on. Fits that Ctrl-C interrupts continue next time.
+    A cell that fails is noted in ``grid.failed``; the others go on. Cells for which memory ran out beside others are
+    tried once more, one at a time. Fits that Ctrl-C interrupts continue next time.
     """
     progress = progress or Silent()
     total = len(grid.cells)
     tell = Tally(progress, total, total - len(grid.missing))
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context)
-    try:
+    with _processes(workers) as pool:
         _describe_all(pool, grid, place, progress)
-        waiting = {pool.submit(run_cell, grid.cells[number], place): number for number in grid.missing}
-        tell.show(grid.cells[number] for number in grid.missing)
-        while waiting:
-            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                _keep(future, waiting.pop(future), grid, records, tell)
-            tell.show(grid.cells[number] for number in waiting.values())
-    except KeyboardInterrupt:
+        crowded = _run_all(pool, grid.missing, grid, records, place, tell, again=workers > 1)
+    if crowded:
+        with _processes(1) as pool:
+            _run_all(pool, crowded, grid, records, place, tell, again=False)
+    grid.missing = [number for number in grid.missing if number not in grid.found]
+
+
+@contextmanager
+def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Spawned processes, which end at once on Ctrl-C."""
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), leave_with_parent, (os.getpid(),))
+    try:
+        yield pool
+    except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
             process.terminate()
         raise
     pool.shutdown()
-    grid.missing = [number for number in grid.missing if number not in grid.found]
 
 
-def _keep(future: Future[Record], number: int, grid: Grid, records: Records, tell: Tally) -> None:
-    error = future.exception()
-    if error is not None:
-        grid.failed[number] = f"{type(error).__name__}: {error}"
-        tell.failed(grid.cells[number], grid.failed[number])
-        return
-    record = future.result()
-    records.add(record)
-    grid.found[number] = record
-    tell.done += 1
+def leave_with_parent(parent: int) -> None:
+    """End this process soon after its parent has, even if that was killed; it would hold its GPU memory for ever."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _run_all(
+    pool: ProcessPoolExecutor,
+    numbers: Sequence[int],
+    grid: Grid,
+    records: Records,
+    place: Place,
+    tell: Tally,
+    again: bool,
+) -> list[int]:
+    """Run cells, and return those for which memory ran out if they may be tried ``again``."""
+    crowded = []
+    waiting = {pool.submit(run_cell, grid.cells[number], place): number for number in numbers}
+    while waiting:
+        tell.show(grid.cells[number] for number in waiting.values())
+        done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+        for future in done:
+            number, error = waiting.pop(future), future.exception()
+            if error is None:
+                records.add(future.result())
+                grid.found[number] = future.result()
+                tell.done += 1
+            elif again and isinstance(error, MemoryError | torch.OutOfMemoryError):
+                crowded.append(number)
+            else:
+                grid.failed[number] = f"{type(error).__name__}: {error}"
+                tell.failed(grid.cells[number], grid.failed[number])
+    return crowded
 
 
 def _describe_all(pool: ProcessPoolExecutor, grid: Grid, place: Place, progress: Progress) -> None:

@@ -104,6 +104,8 @@ def run_cell(cell: Cell, place: Place) -> Record:
     key, listener = place.key(cell), Listener()
     folder = place.folder / "unfinished" / key
     outcome = fit_benchmark(plan, folder, place.data_dir, place.device, True, listener, dataset)
+    if outcome["interrupted"]:
+        raise KeyboardInterrupt
     run = Run.open(folder)
     kept = {name: KEEPERS[name](embed_test(run, plan, dataset, device), dataset) for name in cell.keeps}
     record = _about(cell, plan, place, key) | {
