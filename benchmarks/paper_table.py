@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs import Job, changes, machine, run_jobs, write_result
+from jobs import Job, changes, machine, names, run_jobs, write_result
 
 from semimetric.paper.published import COLUMNS, SEMI_SUPERVISED, WITHOUT_ORTHOGONALITY
 
@@ -92,38 +92,45 @@ def rows_of(dataset: str, name: str, row: Row, mine: list[dict[str, Any]]) -> li
     return rows
 
 
-def main() -> None:
-    """Run all jobs, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--datasets", default="mnist,fashion-mnist,cifar10")
-    parser.add_argument("--rows", default="orthogonal,w/o orth", help=f"of {', '.join(ROWS)}")
-    parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--set", action="append", default=[], help="[DATASET:]NAME=VALUE, other than the preset's")
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--datasets", type=names(PAPER_WIDTH), default="mnist,fashion-mnist,cifar10")
+    options.add_argument("--rows", type=names(ROWS), default="orthogonal,w/o orth", help=f"of {', '.join(ROWS)}")
+    options.add_argument("--seeds", default="0,1,2")
+    options.add_argument("--set", action="append", default=[], help="[DATASET or ROW:]NAME=VALUE, for a change")
+    options.add_argument("--data-dir", type=Path)
+    options.add_argument("--workers", type=int, default=1)
+    options.add_argument("--out", type=Path)
+    return options
 
-    datasets = args.datasets.split(",")
-    jobs = [
+
+def jobs_of(args: argparse.Namespace) -> list[Job]:
+    """What is asked for."""
+    return [
         Job(
             dataset,
             ROWS[name].method,
             int(seed),
             "paper",
-            ROWS[name].settings | changes(args.set, dataset),
+            ROWS[name].settings | changes(args.set, dataset) | changes(args.set, name),
             f"{dataset} {name}",
             PAPER_WIDTH[dataset] if ROWS[name].cut else None,
         )
-        for dataset in datasets
-        for name in args.rows.split(",")
+        for dataset in args.datasets
+        for name in args.rows
         for seed in args.seeds.split(",")
     ]
+
+
+def main() -> None:
+    """Run all jobs, print the table, write the JSON."""
+    args = parser().parse_args()
     outcomes: list[dict[str, Any]] = []
-    for outcome in run_jobs(jobs, args.data_dir, workers=args.workers):
+    for outcome in run_jobs(jobs_of(args), args.data_dir, workers=args.workers):
         outcomes.append(outcome)
-        write_result(args.out, machine() | {"table": table(outcomes, datasets), "jobs": outcomes})
-    print("\n".join("| " + " | ".join(row) + " |" for row in table(outcomes, datasets)))
+        write_result(args.out, machine() | {"table": table(outcomes, args.datasets), "jobs": outcomes})
+    print("\n".join("| " + " | ".join(row) + " |" for row in table(outcomes, args.datasets)))
 
 
 if __name__ == "__main__":
