@@ -54,11 +54,8 @@ def lines() -> dict[str, str]:
     """All command lines, by the file they are in and a number."""
     found = {path: commands(json.loads(path.read_text())) for path in (ROOT / "benchmarks/results").rglob("*.json")}
     found |= {path: shown(path.read_text()) for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))}
-    return {
-        f"{path.relative_to(ROOT)} {number}": line
-        for path in sorted(found)
-        for number, line in enumerate(dict.fromkeys(found[path]), 1)
-    }
+    numbered = ((path, enumerate(dict.fromkeys(found[path]), 1)) for path in sorted(found))
+    return {f"{path.relative_to(ROOT)} {number}": line for path, mine in numbered for number, line in mine}
 
 
 LINES = lines()
@@ -97,8 +94,8 @@ def check(line: str) -> None:
         return
     path = re.fullmatch(r"benchmarks/(\w+)\.py", words[0])
     assert program == "python", line
-    assert path, f"there is no script {words[0]}"
-    assert path[1] in SCRIPTS, f"there is no script {words[0]}"
+    if path is None or path[1] not in SCRIPTS:
+        raise ValueError(f"there is no script {words[0]}")
     args = parsed(path[1], words[1:])
     if hasattr(script(path[1]), "jobs_of"):
         for job in script(path[1]).jobs_of(args):
@@ -107,9 +104,9 @@ def check(line: str) -> None:
         resolve_benchmark("digits", **dict(entry.split("=") for entry in getattr(args, "set", [])))
 
 
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
 def test_a_recorded_or_shown_command_parses(line: str) -> None:
-    check(LINES[line])
+    check(line)
 
 
 def test_commands_are_found_in_results_and_pages() -> None:
@@ -118,8 +115,8 @@ def test_commands_are_found_in_results_and_pages() -> None:
 
 
 def test_a_variable_holds_in_its_block() -> None:
-    first, second = '    D="--seeds 2"\n    python benchmarks/linear.py $D\n', "    python benchmarks/linear.py $D\n"
-    known, unknown = shown(f"{first}\nNext\n\n{second}")
+    line = "    python benchmarks/linear.py $D\n"
+    known, unknown = shown(f'    D="--seeds 2"\n{line}\nNext\n\n{line}')
     assert known == "python benchmarks/linear.py --seeds 2"
     check(known)
     with pytest.raises(ValueError, match=r"unrecognized arguments: \$D"):
