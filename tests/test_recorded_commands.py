@@ -110,7 +110,7 @@ def test_a_recorded_or_shown_command_parses(line: str) -> None:
 
 
 def test_commands_are_found_in_results_and_pages() -> None:
-    assert {"benchmarks/results/search.json 1", "docs/search.md 1", "docs/results.md 20"} <= set(LINES)
+    assert {"benchmarks/results/search.json 1", "docs/search.md 1", "docs/measurements.md 20"} <= set(LINES)
     assert list(commands({"a": [{"commands": ["x", "y"]}], "command": "z"})) == ["x", "y", "z"]
 
 
