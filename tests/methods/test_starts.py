@@ -103,7 +103,9 @@ def test_a_method_that_sees_no_label_cannot_start_from_classes() -> None:
 
 
 def test_bad_starts_are_named() -> None:
-    with pytest.raises(InputError, match="start must be one of random, uniform, uniform-orthonormal, principal, classes, got 'zero'"):
+    with pytest.raises(
+        InputError, match="start must be one of random, uniform, uniform-orthonormal, principal, classes, got 'zero'"
+    ):
         build_method("affinity-triplets", start="zero")
     with pytest.raises(InputError, match="start 'classes' needs the features of the examples, and there are none"):
         projection_start(WIDTH, KEPT, "classes", torch.Generator(), None)
