@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from semimetric.cli.console import AsJson, DataDir, Device, counted, print_json, say, showing_progress, stdout
 from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError
+
+if TYPE_CHECKING:
+    from semimetric.paper.records import Reuse
 
 Targets = Annotated[
     list[str],
@@ -45,7 +48,13 @@ def reproduce(
     reuse: Annotated[
         str, typer.Option(help="Results to reuse: same-code, any-code (of other versions, too) or none.")
     ] = "same-code",
+    photographs: Annotated[
+        bool, typer.Option(help="Show photographs in the figure of retrieved examples, or name their classes.")
+    ] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the fits that would run, and exit.")] = False,
+    no_run: Annotated[
+        bool, typer.Option("--no-run", help="Write tables and figures of the results in --out alone, of any version.")
+    ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -54,17 +63,17 @@ def reproduce(
     from semimetric.paper.request import Request
 
     request = Request(tuple(targets), _words(datasets), _words(methods), _numbers(seeds), quick)
-    from semimetric.paper.reproduce import plan_of
+    from semimetric.paper.reproduce import plan_of, write_found
     from semimetric.paper.reproduce import reproduce as run
     from semimetric.paper.work import Place
 
-    place = Place(out, data_dir, weights, device, threads)
+    place, chosen = Place(out, data_dir, weights, device, threads, photographs), cast("Reuse", reuse)
     if dry_run:
-        _show_plan(plan_of(request, place, reuse), as_json)  # type: ignore[arg-type]
+        _show_plan(plan_of(request, place, chosen), as_json)
         return
     with showing_progress(lambda: f"the same command goes on from what is in {out}") as progress:
-        outcome = run(request, place, reuse, workers, progress)  # type: ignore[arg-type]
-    _report(outcome, as_json)
+        found = write_found(request, place, progress) if no_run else run(request, place, chosen, workers, progress)
+    _report(found, as_json)
 
 
 def _words(text: str) -> tuple[str, ...]:

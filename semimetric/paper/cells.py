@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -12,8 +13,9 @@ from typing import Any
 
 import semimetric
 from semimetric.core.files import sha256_of
+from semimetric.data.benchmarks.official import FileSpec
 from semimetric.data.benchmarks.photographs import PhotoSpec
-from semimetric.data.benchmarks.registry import DATASETS, describe_datasets
+from semimetric.data.benchmarks.registry import DATASETS, find_photographs
 from semimetric.pipeline.plan import Plan
 
 COMPUTING = (
@@ -102,10 +104,30 @@ def settings_of(plan: Plan) -> dict[str, Any]:
     return values | {"network": network}
 
 
+def fit_key(cell: Cell, plan: Plan) -> str:
+    """What identifies a fit, whatever the code, the copy of the data, and what is kept of it.
+
+    Settings count where they differ from their general defaults, so that a new one with a neutral default changes no
+    key.
+    """
+    groups = {name: getattr(plan, name) for name in ("network", "split", "training", "pretraining", "method_settings")}
+    changed = {name: _changed(settings) for name, settings in groups.items()}
+    return _digest([plan.dataset, plan.method, plan.seed, changed, cell.scored])
+
+
 def key_of(cell: Cell, plan: Plan, data: str, weights: str | None) -> str:
-    """What identifies the result of a cell: settings, data and weights; not the code, and not what is kept."""
-    known = [settings_of(plan), data, weights, cell.scored]
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+    """What identifies the result of a cell: the fit, the data and the weights."""
+    return f"{fit_key(cell, plan)}-{_digest([data, weights])[:6]}"
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _changed(settings: Any) -> dict[str, Any]:
+    """The settings that differ from their defaults, without the places of files."""
+    values = {field.name: (getattr(settings, field.name), field.default) for field in dataclasses.fields(settings)}
+    return {name: value for name, (value, default) in values.items() if value != default and name not in PLACES}
 
 
 @cache
@@ -121,14 +143,12 @@ def code_version() -> str:
 
 @cache
 def data_version(dataset: str, data_dir: Path | None) -> str:
-    """A digest of the names and sizes of a dataset's files; "built in" for a dataset without files."""
-    listing = next(entry for entry in describe_datasets(data_dir) if entry.name == dataset)
-    folder = Path(listing.found or "")
-    if not listing.found or not folder.is_dir():
-        return "built in"
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-    content = [(str(path.relative_to(folder)), path.stat().st_size) for path in files]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+    """A digest of the names and sizes of photographs; other datasets are built in, or checked when they are loaded."""
+    found = find_photographs(dataset, data_dir)
+    if found is None:
+        return "official files" if isinstance(DATASETS[dataset], FileSpec) else "built in"
+    content = [(found.name_of(path), path.stat().st_size) for path in found.album.paths]
+    return _digest(sorted(content))
 
 
 @cache

@@ -29,8 +29,8 @@ from semimetric.paper.tables import Line
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-THUMBNAIL = 96
-"""Pixels of a photograph in the figure of retrieved examples."""
+THUMBNAIL, BLOCKS = 64, 3
+"""Pixels of a photograph in the figure of retrieved examples, and queries that fit on a page."""
 
 Found = Mapping[tuple[str, str], Sequence[Record]]
 """The results of a table, by dataset and title of the row; one for each seed."""
@@ -45,10 +45,11 @@ def convergence_picture(found: Found) -> Figure:
     }
     panels = []
     for name, label in quantities.items():
-        curves = [_history(dataset, records, name) for (dataset, _), records in found.items()]
+        curves = [_history(f"{dataset}, {title}", records, name) for (dataset, title), records in found.items()]
         panels.append((label, [curve for curve in curves if curve.x]))
     seeds = max(len(records) for records in found.values())
-    note = f"Mean and deviation over {seeds} seeds. The paper shows its curve as a picture, without numbers."
+    over = f"Mean and deviation over {seeds} seeds" if seeds > 1 else "One seed"
+    note = f"{over}. The paper shows its curve as a picture, without numbers."
     return curves_figure(panels, "epoch", note)
 
 
@@ -69,12 +70,13 @@ def angle_picture(lines: Sequence[Line]) -> Figure:
     for column, label in (("nmi", "NMI in per cent"), ("recall@1", "Recall@1 in per cent")):
         angles = [float(line.title.rstrip("°")) for line in lines]
         spread = [line.deviation[column] or 0.0 for line in lines] if len(lines[0].seeds) > 1 else []
-        curves = [Curve(f"here, {lines[0].dataset}", angles, [line.mean[column] for line in lines], spread)]
+        curves = [Curve(lines[0].dataset, angles, [line.mean[column] for line in lines], spread)]
         if lines[0].dataset == "cars196":
             theirs = [row[COLUMNS.index(column)] for row in ANGLES_ON_CARS.values()]
-            curves.append(Curve("paper", list(ANGLES_ON_CARS), theirs, paper=True))
+            curves.append(Curve("cars196", list(ANGLES_ON_CARS), theirs, paper=True))
         panels.append((label, curves))
-    return angle_figure(panels, f"Test classes, {len(lines[0].seeds)} seeds.")
+    seeds = {len(line.seeds) for line in lines}
+    return angle_figure(panels, f"Test set, seeds behind a point: {', '.join(map(str, sorted(seeds)))}.")
 
 
 def map_picture(found: Found, table: Table, datasets: Sequence[str]) -> Figure:
@@ -94,7 +96,7 @@ def retrieval_picture(found: Found, dataset: str, data_dir: Path | None, with_im
     kept = {title: records[0]["kept"]["neighbors"] for (name, title), records in found.items() if name == dataset}
     wanted = [entry for each in kept.values() for found in (each["queries"], *each["hits"]) for entry in found]
     images = _images(dataset, {entry["row"] for entry in wanted}, data_dir) if with_images else {}
-    queries = next(iter(kept.values()))["queries"]
+    queries = next(iter(kept.values()))["queries"][:BLOCKS]
     blocks = []
     for number, query in enumerate(queries):
         asked = Shown(images.get(query["row"]), _class_name(query))

@@ -16,7 +16,7 @@ from semimetric.paper.figures import Scaling, scaling_figure, write_figure
 from semimetric.paper.pictures import Found, angle_picture, convergence_picture, map_picture, retrieval_picture
 from semimetric.paper.records import Record, Records, Reuse, rounded
 from semimetric.paper.request import COMPLEXITY, Request
-from semimetric.paper.runner import Grid, check_inputs, default_workers, plan_grid, run_missing
+from semimetric.paper.runner import Grid, check_inputs, default_workers, grid_of_records, plan_grid, run_missing
 from semimetric.paper.tables import Line, as_json, as_latex, as_markdown, correlations, lines_of
 from semimetric.paper.work import Place, hardware
 from semimetric.training.progress import Progress, Silent
@@ -57,6 +57,17 @@ def reproduce(
     if grid.missing:
         workers = workers or default_workers(place.device)
         run_missing(grid, Records(place.folder / "records"), place, workers, progress)
+    return write_all(request, place, grid, reused, reuse, progress)
+
+
+def write_found(request: Request, place: Place, progress: Progress | None = None) -> Outcome:
+    """Write tables and figures of the results that are there, whatever code they came from; nothing is run."""
+    grid = grid_of_records(request.cells(), Records(place.folder / "records"))
+    return write_all(request, place, grid, len(grid.found), "any-code", progress or Silent())
+
+
+def write_all(request: Request, place: Place, grid: Grid, reused: int, reuse: Reuse, progress: Progress) -> Outcome:
+    """Write the tables and figures of a grid."""
     place.folder.mkdir(parents=True, exist_ok=True)
     tables, files = {}, []
     for table in request.tables():
@@ -112,7 +123,9 @@ PICTURES: dict[str, Callable[[Table, Sequence[Line], Found, Place], Figure]] = {
     "alpha": lambda table, lines, found, place: angle_picture(lines),
     "convergence": lambda table, lines, found, place: convergence_picture(found),
     "tsne": lambda table, lines, found, place: map_picture(found, table, table.datasets),
-    "retrieval": lambda table, lines, found, place: retrieval_picture(found, table.datasets[0], place.data_dir),
+    "retrieval": lambda table, lines, found, place: retrieval_picture(
+        found, table.datasets[0], place.data_dir, place.photographs
+    ),
 }
 """How a table is drawn."""
 

@@ -19,7 +19,7 @@ import torch
 from semimetric.core.errors import InputError
 from semimetric.data.benchmarks.registry import describe_datasets
 from semimetric.encoders.registry import takes_photographs
-from semimetric.paper.cells import Cell, code_version
+from semimetric.paper.cells import Cell, code_version, fit_key
 from semimetric.paper.records import Record, Records, Reuse
 from semimetric.paper.work import Place, describe, run_cell
 from semimetric.training.progress import Progress, Silent
@@ -71,6 +71,24 @@ def plan_grid(cells: Iterable[Cell], records: Records, place: Place, reuse: Reus
             grid.found[number] = record
         else:
             grid.missing.append(number)
+    return grid
+
+
+def grid_of_records(cells: Iterable[Cell], records: Records) -> Grid:
+    """The grid of what is there already, whatever code and copy of the data it came from; nothing can be run with it.
+
+    It needs neither the data nor the weights.
+    """
+    known = {record["key"].partition("-")[0]: record for record in records.all()}
+    grid = Grid()
+    for cell in cells:
+        record = known.get(fit_key(cell, cell.plan()))
+        grid.numbers[cell.identity] = len(grid.cells)
+        if record is not None and {*cell.keeps} <= {*record["kept"]}:
+            grid.found[len(grid.cells)] = record
+        else:
+            grid.missing.append(len(grid.cells))
+        grid.cells.append(cell)
     return grid
 
 

@@ -61,6 +61,7 @@ class Place:
     folder : results are kept under it, with the unfinished runs and the cached features
     data_dir, weights : benchmark data, and the weights of the pretrained network
     device, threads : of each fit
+    photographs : whether the figure of retrieved examples shows them; otherwise it names their classes
     """
 
     folder: Path
@@ -68,6 +69,7 @@ class Place:
     weights: Path | None = None
     device: str = "auto"
     threads: int = 1
+    photographs: bool = True
 
     def plan(self, cell: Cell) -> Plan:
         """The plan of a cell, with the places of its files."""
