@@ -131,6 +131,8 @@ def correlations(lines: Sequence[Line]) -> dict[str, dict[str, Any]]:
             pairs = [(line.mean[column], line.published[COLUMNS.index(column)]) for line in mine if line.published]
             if len(pairs) > 2 and all(theirs is not None for _, theirs in pairs):
                 ours, theirs = zip(*pairs, strict=True)
+                if len({*ours}) == 1 or len({*theirs}) == 1:
+                    continue  # there is no order
                 rank = float(spearmanr(ours, theirs).statistic)
                 found.setdefault(dataset, {"methods": len(pairs)})[column] = rank
     return found
@@ -203,7 +205,18 @@ def as_latex(lines: Sequence[Line], title: str) -> str:
     return "\n".join([*rows, r"\end{tabular}", rf"\caption{{{_tex(title)}}}", r"\end{table}"]) + "\n"
 
 
+TEX = str.maketrans(
+    {
+        **{special: f"\\{special}" for special in "%_&#${}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "°": r"$^\circ$",
+        "–": "--",
+    }
+)
+
+
 def _tex(text: str) -> str:
-    for plain, escaped in (("±", r"$\pm$"), ("°", r"$^\circ$"), ("–", "--"), ("%", r"\%"), ("_", r"\_"), ("&", r"\&")):
-        text = text.replace(plain, escaped)
-    return text
+    return text.translate(TEX)

@@ -47,7 +47,7 @@ def test_what_is_said_twice_counts_once() -> None:
 
 
 def test_a_table_without_the_dataset_or_method_is_refused_if_it_was_named() -> None:
-    with pytest.raises(InputError, match="table2 is of cub200, cars196, and --datasets names none of them. Name one"):
+    with pytest.raises(InputError, match=r"table2 is of cub200, cars196, and --datasets names none of them\. Name"):
         Request(("table1", "table2"), ("mnist",)).tables()
     with pytest.raises(InputError, match="table4 has rows of affinity-triplets, and --methods names none of them"):
         Request(("table4",), methods=("lrml",)).tables()
