@@ -102,7 +102,8 @@ def _report(outcome: Any, as_json: bool) -> None:
     from semimetric.paper.tables import as_markdown
 
     if as_json:
-        print_json({"files": [str(path) for path in outcome.files], "failed": outcome.failed})
+        files = [str(path) for path in outcome.files]
+        print_json({"files": files, "failed": outcome.failed, "ran": outcome.ran, "reused": outcome.reused})
     else:
         for name, lines in outcome.tables.items():
             say(f"{name}\n{as_markdown(lines)}")

@@ -93,7 +93,9 @@ class Cell:
 
 
 def _shown(value: Any) -> str:
-    text = f"{value:g}" if isinstance(value, float) else str(value)
+    text = str(value)
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        text = f"{value:g}"
     return text if text else "''"
 
 

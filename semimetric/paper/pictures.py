@@ -84,11 +84,14 @@ def map_picture(found: Found, table: Table, datasets: Sequence[str]) -> Figure:
     rows, notes = [], []
     for dataset in datasets:
         records = [(row.title, found[dataset, row.title][0]) for row in table.rows if (dataset, row.title) in found]
+        if not records:
+            continue
         maps = [(title, record["kept"]["map"]) for title, record in records]
         rows.append([Panel(f"{dataset}: {title}", np.array(m["points"]), np.array(m["labels"])) for title, m in maps])
         notes.append(f"{dataset}: {len(maps[0][1]['rows']):,} test examples")
+        seed = records[0][1]["seed"]
     names = [str(number) for number in range(10)]
-    return maps_figure(rows, names, f"t-SNE, perplexity 30. {'; '.join(notes)}; seed {records[0][1]['seed']}.")
+    return maps_figure(rows, names, f"t-SNE, perplexity 30. {'; '.join(notes)}; seed {seed}.")
 
 
 def retrieval_picture(found: Found, dataset: str, data_dir: Path | None, with_images: bool = True) -> Figure:

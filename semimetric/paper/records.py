@@ -51,7 +51,9 @@ def _read(path: Path) -> list[Record]:
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise RunError(f"{path} holds no results of this format ({FORMAT}). Name another --out, or move the file away.")
-    records: list[Record] = content["records"]
+    records = content.get("records")
+    if not isinstance(records, list) or not all(isinstance(one, dict) and "key" in one for one in records):
+        raise RunError(f"{path} is damaged: it holds no list of results. Name another --out, or move the file away.")
     return records
 
 

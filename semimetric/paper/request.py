@@ -24,8 +24,8 @@ class Request:
 
     Parameters
     ----------
-    targets : names of tables and figures, or "all"
-    datasets, methods, seeds : of each table, unless empty
+    targets : names of tables and figures, or "all" for each that has one of the datasets and methods
+    datasets, methods, seeds : of each table, unless empty; each counts once
     quick : on digits, one seed and one epoch, to see that everything runs
     """
 
@@ -36,6 +36,8 @@ class Request:
     quick: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("datasets", "methods", "seeds"):
+            object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))
         for name in self.targets:
             check_choice(name, (*TARGETS, "all"), "target")
         for name in self.datasets:
@@ -49,7 +51,18 @@ class Request:
 
     def tables(self) -> list[Table]:
         """The tables that consist of fits, with the datasets and rows that are asked for."""
-        found = [self._cut(TABLES[name]) for name in self.names() if name in TABLES]
+        found, refused = [], []
+        for name in self.names():
+            if name not in TABLES:
+                continue
+            try:
+                found.append(self._cut(TABLES[name]))
+            except InputError as error:
+                if name in self.targets:
+                    raise
+                refused.append(error)
+        if refused and not found:
+            raise InputError("no table has a row of these --datasets and --methods. Leave one of them out.")
         if self.seeds or self.quick:
             found = [dataclasses.replace(table, seeds=self.seeds or QUICK_SEEDS) for table in found]
         return found

@@ -69,8 +69,10 @@ def plan_grid(cells: Iterable[Cell], records: Records, place: Place, reuse: Reus
         record = None if reuse == "none" else records.find(cell.dataset, key)
         if record is not None and _serves(record, cell, reuse):
             grid.found[number] = record
-        else:
-            grid.missing.append(number)
+            continue
+        grid.missing.append(number)
+        if record is not None:  # what takes its place keeps as much
+            grid.cells[number] = dataclasses.replace(cell, keeps=tuple(sorted({*cell.keeps, *record["kept"]})))
     return grid
 
 
@@ -101,10 +103,12 @@ def check_inputs(cells: Sequence[Cell], place: Place) -> None:
     """Refuse cells whose data or weights are missing, before anything is run."""
     listings = {listing.name: listing for listing in describe_datasets(place.data_dir)}
     absent = sorted({cell.dataset for cell in cells if not listings[cell.dataset].found})
-    if absent:
+    partial = sorted({cell.dataset for cell in cells if listings[cell.dataset].missing} - {*absent})
+    if absent or partial:
+        said = [f"the data of {', '.join(absent)} was not found"] if absent else []
+        said += [f"the data of {name} lacks {', '.join(listings[name].missing)}" for name in partial]
         raise InputError(
-            f"the data of {', '.join(absent)} was not found. Name the folder that holds it with --data-dir, or leave "
-            "these out with --datasets."
+            f"{'; '.join(said)}. Name the folder that holds it with --data-dir, or leave these out with --datasets."
         )
     for cell in cells:
         network = cell.plan().network

@@ -112,28 +112,31 @@ def lines_of(table: Table, grid: Grid, datasets: Sequence[str], seeds: Sequence[
 def correlations(lines: Sequence[Line]) -> dict[str, dict[str, Any]]:
     """Spearman's rank correlation of the methods' order with the paper's, by dataset and protocol.
 
-    Initial is no method. Fewer than three methods have no order worth a number.
+    Initial is no method. Of several lines that answer to one of the paper's the first counts. Fewer than three methods
+    have no order worth a number.
     """
     from scipy.stats import spearmanr
 
     found: dict[str, dict[str, Any]] = {}
     for dataset in dict.fromkeys(line.dataset for line in lines):
-        mine = [
-            line
-            for line in lines
-            if line.dataset == dataset
-            and line.protocol == "paper"
-            and line.published
-            and line.title != "Initial"
-            and not line.title.endswith("end to end")
-        ]
+        first: dict[Any, Line] = {}
+        for line in lines:
+            if line.dataset == dataset and line.published and _has_rank(line):
+                first.setdefault(tuple(line.published), line)
         for column in ("nmi", "recall@1"):
-            pairs = [(line.mean[column], line.published[COLUMNS.index(column)]) for line in mine if line.published]
+            place = COLUMNS.index(column)
+            pairs = [(line.mean[column], published[place]) for published, line in first.items()]
             if len(pairs) > 2 and all(theirs is not None for _, theirs in pairs):
                 ours, theirs = zip(*pairs, strict=True)
+                if len({*ours}) == 1 or len({*theirs}) == 1:
+                    continue  # there is no order
                 rank = float(spearmanr(ours, theirs).statistic)
                 found.setdefault(dataset, {"methods": len(pairs)})[column] = rank
     return found
+
+
+def _has_rank(line: Line) -> bool:
+    return line.protocol == "paper" and line.title != "Initial" and not line.title.endswith("end to end")
 
 
 def large_differences(lines: Sequence[Line]) -> list[tuple[Line, str, float]]:
@@ -203,7 +206,18 @@ def as_latex(lines: Sequence[Line], title: str) -> str:
     return "\n".join([*rows, r"\end{tabular}", rf"\caption{{{_tex(title)}}}", r"\end{table}"]) + "\n"
 
 
+TEX = str.maketrans(
+    {
+        **{special: f"\\{special}" for special in "%_&#${}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "°": r"$^\circ$",
+        "–": "--",
+    }
+)
+
+
 def _tex(text: str) -> str:
-    for plain, escaped in (("±", r"$\pm$"), ("°", r"$^\circ$"), ("–", "--"), ("%", r"\%"), ("_", r"\_"), ("&", r"\&")):
-        text = text.replace(plain, escaped)
-    return text
+    return text.translate(TEX)

@@ -186,7 +186,7 @@ class _Source:
 
 
 def stratified(labels: Tensor, most: int) -> Tensor:
-    """Sorted rows of at most ``most`` examples, the same share of each class, drawn with a fixed seed."""
+    """Sorted rows of about ``most`` examples, the same share of each class and at least one, with a fixed seed."""
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     if len(labels) <= most:
         return order.sort().values

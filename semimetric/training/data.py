@@ -11,7 +11,7 @@ from torch import Tensor
 
 from semimetric.core.arrays import as_tensor, check_finite, check_labels
 from semimetric.core.errors import InputError
-from semimetric.methods import LearnsMetric, Method
+from semimetric.methods import LearnsMetric, Method, PredictsClasses
 from semimetric.training.settings import TrainingSettings
 
 
@@ -83,17 +83,28 @@ def _check_inputs(inputs: Any, name: str) -> Tensor:
 
 
 def check_trainable(method: Method[Any], settings: TrainingSettings) -> None:
-    """Refuse a frozen encoder if the method has nothing else to train, and a graph that it does not have."""
-    if settings.renew == "partition" and not (method.needs.graph and isinstance(method, LearnsMetric)):
-        raise InputError(
-            f"renew 'partition' keeps the graph of a partition, and method {method.name!r} learns no metric from a "
-            "graph. Use renew 'epoch'."
-        )
+    """Refuse a frozen encoder if the method has nothing else to train, and constraints that cannot be kept."""
+    if settings.renew == "partition":
+        reason = _why_renewed(method)
+        if reason:
+            raise InputError(
+                f"renew 'partition' keeps the graph of a partition, and method {method.name!r} {reason}. "
+                "Use renew 'epoch'."
+            )
     if settings.lr == 0 and not isinstance(method, LearnsMetric):
         raise InputError(
             f"lr is 0, which freezes the encoder, and method {method.name!r} trains nothing else. Set lr above 0, or "
             "use a method that learns a metric, such as 'lrml'."
         )
+
+
+def _why_renewed(method: Method[Any]) -> str:
+    """Why a method needs new constraints in each epoch; "" if they may be kept, and mined again after a crash."""
+    if isinstance(method, PredictsClasses):
+        return "renews its predictions in every epoch"
+    if not (method.needs.graph and isinstance(method, LearnsMetric)):
+        return "learns no metric from a graph"
+    return ""
 
 
 def data_for(method: Method[Any], data: TrainingData) -> TrainingData:

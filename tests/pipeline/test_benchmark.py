@@ -56,6 +56,16 @@ def test_every_preset_builds_and_its_config_comes_back(preset: str, dataset: str
     assert Plan.from_dict(json.loads(json.dumps(experiment.as_dict()))) == experiment
 
 
+def test_digits_have_the_papers_protocol_on_a_small_scale() -> None:
+    paper, own = (resolve_benchmark("digits", "affinity-triplets", preset=name) for name in ("paper", "default"))
+    assert (paper.split.labels_per_class, paper.split.validation_share) == (10, 0.15)
+    assert (paper.training.epochs, paper.training.epochs_per_partition) == (50, 10)
+    assert paper.training.selection == "validation"
+    assert paper.method_settings.start == "uniform"
+    assert paper.network == own.network
+    assert (own.split.labels_per_class, own.training.epochs) == (5, 6)
+
+
 def test_given_values_win_over_the_preset() -> None:
     assert resolve_benchmark("digits", "affinity-triplets", k=4).method_settings.k == 4
 
@@ -63,7 +73,6 @@ def test_given_values_win_over_the_preset() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"dataset": "digits", "preset": "paper"}, "no settings for dataset 'digits'"),
         ({"preset": "best"}, "preset must be one of default, paper"),
         ({"method": "magic"}, "method must be one of"),
         ({"seed": 2**70}, "seed must be between 0"),

@@ -126,7 +126,7 @@ def test_a_dataset_from_outside_may_have_presets(monkeypatch: pytest.MonkeyPatch
     register_dataset(DatasetSpec(name="known", summary="a preset", read=tuple, presets={"default": own}))
     assert preset_values("default", "plain", "lrml") == {}
     assert preset_values("default", "known", "lrml") == own
-    with pytest.raises(
-        InputError, match="preset 'paper' has no settings for dataset 'plain'; it has them for digits, mnist, "
-    ):
-        preset_values("paper", "plain", "lrml")
+    for name in ("plain", "known"):
+        sentence = f"preset 'paper' has no settings for dataset '{name}'; it has them for digits, mnist, "
+        with pytest.raises(InputError, match=sentence):
+            resolve_benchmark(name, "lrml", preset="paper")
