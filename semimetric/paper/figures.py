@@ -169,6 +169,8 @@ def _curve_panels(panels: Sequence[tuple[str, Sequence[Curve]]], x_label: str, n
         ticks = sorted({x for curve in curves for x in curve.x})
         if marks and len(ticks) <= 8:
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        if all(float(tick).is_integer() for tick in ticks) and not marks:
+            axes.locator_params(axis="x", integer=True)
         axes.set(xlabel=x_label, ylabel=y_label)
     return finish(figure, note, handles)
 

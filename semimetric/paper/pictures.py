@@ -39,9 +39,9 @@ Found = Mapping[tuple[str, str], Sequence[Record]]
 def convergence_picture(found: Found) -> Figure:
     """The loss of the triplets and the scores on withheld examples, epoch by epoch."""
     quantities = {
-        "triplet_loss": "mean loss of a triplet",
-        "selection_nmi": "NMI, withheld examples, in per cent",
-        "selection_recall@1": "Recall@1, withheld examples, in per cent",
+        "triplet_loss": "Mean loss of a triplet",
+        "selection_nmi": "Withheld NMI in per cent",
+        "selection_recall@1": "Withheld Recall@1 in per cent",
     }
     panels = []
     for name, label in quantities.items():
@@ -50,7 +50,7 @@ def convergence_picture(found: Found) -> Figure:
     seeds = max(len(records) for records in found.values())
     over = f"Mean and deviation over {seeds} seeds" if seeds > 1 else "One seed"
     note = f"{over}. The paper shows its curve as a picture, without numbers."
-    return curves_figure(panels, "epoch", note)
+    return curves_figure(panels, "Epoch", note)
 
 
 def _history(label: str, records: Sequence[Record], name: str) -> Curve:

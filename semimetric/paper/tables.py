@@ -171,16 +171,21 @@ def as_markdown(lines: Sequence[Line]) -> str:
 def _markdown_of(dataset: str, lines: Sequence[Line]) -> str:
     mine = [line for line in lines if line.dataset == dataset]
     has_protocols = len({(line.protocol, line.trains) for line in mine}) > 1
-    extra = ["protocol, trained"] if has_protocols else []
+    extra = ["how"] if has_protocols else []
     rows = [[dataset, *extra, *HEADINGS, "seeds", "epoch"]]
     rows.append(["---"] * len(rows[0]))
     for line in mine:
-        said = [", ".join(filter(None, (line.protocol, line.trains)))] if has_protocols else []
+        said = [_manner(line)] if has_protocols else []
         rows.append([line.title, *said, *line.cells(), str(len(line.seeds)), _epoch(line)])
         if line.published:
             theirs = ["–" if value is None else f"*{value:.1f}*" for value in line.published]
             rows.append(["*paper*", *([""] * len(said)), *theirs, "", ""])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+
+
+def _manner(line: Line) -> str:
+    """Whose protocol a line follows, and what it trains."""
+    return ", ".join(filter(None, ({"paper": "paper's protocol", "ours": "our protocol"}[line.protocol], line.trains)))
 
 
 def _epoch(line: Line) -> str:
@@ -196,8 +201,7 @@ def as_latex(lines: Sequence[Line], title: str) -> str:
         for line in lines:
             if line.dataset != dataset:
                 continue
-            said = ", ".join(filter(None, (line.title, line.protocol, line.trains)))
-            body.append(" & ".join(map(_tex, [said, *line.cells()])) + r" \\")
+            body.append(" & ".join(map(_tex, [f"{line.title} ({_manner(line)})", *line.cells()])) + r" \\")
             if line.published:
                 theirs = ["--" if value is None else f"{value:.1f}" for value in line.published]
                 body.append(" & ".join([r"\quad paper", *theirs]) + r" \\")

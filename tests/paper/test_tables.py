@@ -115,10 +115,10 @@ def test_markdown_says_whose_protocol_where_there_are_two() -> None:
     ours = dataclasses.replace(ALONE, title="consensus", protocol="ours", trains="network", published=None)
     first, second = as_markdown([LINE, ours, dataclasses.replace(ours, dataset="cifar10")]).split("\n\n")
     lines = first.splitlines()
-    assert lines[0].startswith("| mnist | protocol, trained | NMI |")
-    assert lines[2].startswith("| w/o orth | paper | 41.3 ± 1.4 |")
+    assert lines[0].startswith("| mnist | how | NMI |")
+    assert lines[2].startswith("| w/o orth | paper's protocol | 41.3 ± 1.4 |")
     assert lines[3].startswith("| *paper* |  | *42.9* |")
-    assert lines[4].startswith("| consensus | ours, network | 41.3 |")
+    assert lines[4].startswith("| consensus | our protocol, network | 41.3 |")
     assert second.startswith("| cifar10 | NMI |")
     assert len({line.count("|") for line in lines}) == 1
 
@@ -130,22 +130,22 @@ def test_latex_is_a_whole_table() -> None:
         "\\begin{table}\n\\centering\n\\begin{tabular}{lrrrrr}\n\\toprule\n"
         "Method & NMI & R@1 & R@2 & R@4 & R@8 \\\\\n"
         "\\midrule \\multicolumn{6}{l}{mnist} \\\\ \\midrule\n"
-        f"w/o orth, paper & {ours} \\\\\n"
+        f"w/o orth (paper's protocol) & {ours} \\\\\n"
         "\\quad paper & 42.9 & 91.5 & 95.3 & 97.3 & 98.6 \\\\\n"
         "\\midrule \\multicolumn{6}{l}{fashion\\_mnist} \\\\ \\midrule\n"
-        f"w/o orth, paper & {ours} \\\\\n"
+        f"w/o orth (paper's protocol) & {ours} \\\\\n"
         "\\bottomrule\n\\end{tabular}\n\\caption{Table 4 \\& more}\n\\end{table}\n"
     )
 
 
 def test_latex_escapes_what_would_not_compile() -> None:
     (row, paper) = (line for line in as_latex([ALONE], "T").splitlines() if line.startswith(("R", r"\quad")))
-    assert row.startswith(r"R\_\&\_D: 45$^\circ$, 100 \%, paper & 41.3 & ")
+    assert row.startswith(r"R\_\&\_D: 45$^\circ$, 100 \% (paper's protocol) & 41.3 & ")
     assert paper.startswith(r"\quad paper & -- & 91.5 & ")
     missing = dataclasses.replace(ALONE, mean={"nmi": 1.0})
     assert " & 1.0 & -- & -- & -- & -- " in as_latex([missing], "T")
     written = as_latex([dataclasses.replace(ALONE, title=r"a#b$c{d}e~f^g\h")], "T")
-    assert r"a\#b\$c\{d\}e\textasciitilde{}f\textasciicircum{}g\textbackslash{}h, paper" in written
+    assert r"a\#b\$c\{d\}e\textasciitilde{}f\textasciicircum{}g\textbackslash{}h (paper's protocol)" in written
 
 
 def methods(*figures: tuple[float, float, float, float]) -> list[Line]:
