@@ -134,6 +134,12 @@ def test_a_named_kind_wins_over_the_shape() -> None:
         prepared(images.flatten(1), augmentation="digits")
 
 
+@pytest.mark.parametrize("kind", ["photographs", "randaugment"])
+def test_kinds_without_a_transformation_of_their_own_are_seen_strongly(kind: str) -> None:
+    images = pictures(20, 3, 10, 10)
+    assert prepared(images, augmentation=kind).make_views.augmentations == (augmentation_for(kind, "strong"),)
+
+
 @pytest.mark.parametrize("shape", [(20, 6), (20, 3, 8, 8), (20, 4, 5)])
 def test_without_augmentation_examples_are_seen_as_they_are(shape: tuple[int, ...]) -> None:
     inputs = pictures(*shape)
