@@ -9,6 +9,7 @@ from semimetric.data.examples import Dataset as Dataset, Examples as Examples
 from semimetric.data.photographs.images import Fit as Fit, decode_image as decode_image
 from semimetric.data.photographs.photos import PhotoReader as PhotoReader, read_photos as read_photos
 from semimetric.data.preprocess import Identity as Identity, ImageNet as ImageNet, MeanImage as MeanImage, Preprocess as Preprocess, PreprocessName as PreprocessName, Standardize as Standardize, Whiten as Whiten, apply_in_chunks as apply_in_chunks, build_preprocess as build_preprocess, restore_preprocess as restore_preprocess
+from semimetric.data.randaugment import RandAugment as RandAugment, rand_augment as rand_augment
 from semimetric.data.readers.read import read_collection as read_collection
 from semimetric.data.splits import Split as Split, Withheld as Withheld, partitions as partitions, split_examples as split_examples
 from semimetric.data.views import VIEW_HELP as VIEW_HELP, VIEW_KINDS as VIEW_KINDS, ViewKind as ViewKind, Views as Views, augmentation_for as augmentation_for, kind_of as kind_of, preset_views as preset_views

@@ -10,38 +10,42 @@ from torch import Tensor, nn
 
 from semimetric.core.checks import check_choice
 from semimetric.data.augmentation import Augmentation, augment, check_augmentation, has_effect
+from semimetric.data.randaugment import RandAugment, check_images
 
-AugmentationKind = Literal["digits", "objects", "photographs", "vectors"]
+AugmentationKind = Literal["digits", "objects", "randaugment", "photographs", "vectors"]
 AugmentationStrength = Literal["weak", "strong"]
-ViewKind = Literal["auto", "digits", "objects", "photographs", "vectors", "none"]
+ViewKind = Literal["auto", "digits", "objects", "randaugment", "photographs", "vectors", "none"]
 VIEW_KINDS: tuple[ViewKind, ...] = get_args(ViewKind)
 VIEW_HELP = (
-    "Views: of digits (never mirrored), objects, photographs (gentle, for pretrained networks), vectors, or none; auto "
-    "takes grey images for digits and colour ones for objects."
+    "Views: of digits (never mirrored), objects, randaugment (objects, strongly changed as by FixMatch), photographs "
+    "(gentle, for pretrained networks), vectors, or none; auto takes grey images for digits and colour ones for "
+    "objects."
 )
 
 
 WEAK: Mapping[str, Augmentation] = {
     "digits": Augmentation(shift=1 / 14),
     "objects": Augmentation(flip=0.5, shift=1 / 8),
+    "randaugment": Augmentation(flip=0.5, shift=1 / 8),
     "photographs": Augmentation(flip=0.5),
     "vectors": Augmentation(noise=0.05),
 }
 """Views that hardly anyone would call another picture."""
 
-STRONG: Mapping[str, Augmentation] = {
+STRONG: Mapping[str, Augmentation | RandAugment] = {
     "digits": Augmentation(shift=1 / 8, rotate=20.0, scale=0.3, shear=0.25, cutout=3 / 8),
     "objects": Augmentation(
         flip=0.5, shift=1 / 8, scale=0.6, brightness=0.8, contrast=0.8, saturation=0.8, grey=0.2, cutout=1 / 4
     ),
+    "randaugment": RandAugment(WEAK["randaugment"]),
     "photographs": Augmentation(flip=0.5, shift=1 / 16, scale=0.3, brightness=0.2, contrast=0.2, saturation=0.2),
     "vectors": Augmentation(noise=0.15, drop=0.2),
 }
 """Views that take some looking, of the same class still."""
 
 
-def augmentation_for(kind: AugmentationKind, strength: AugmentationStrength) -> Augmentation:
-    """The preset for digits (never mirrored), objects or standardised vectors."""
+def augmentation_for(kind: AugmentationKind, strength: AugmentationStrength) -> Augmentation | RandAugment:
+    """The preset for digits (never mirrored), objects, photographs or standardised vectors."""
     check_choice(kind, tuple(WEAK), "kind")
     check_choice(strength, ("weak", "strong"), "strength")
     return (WEAK if strength == "weak" else STRONG)[kind]
@@ -54,32 +58,42 @@ class Views(nn.Module):
     ----------
     inputs : Tensor
         All training examples (N, ...): they say what the deviations are, and whether an augmentation has anything
-        to do.
+        to do. For RandAugment, the least and the largest value of a channel are its black and its white.
     augmentations : sequence
         One for each view; None leaves the examples as they are, whatever their shape.
     """
 
     centre: Tensor
     spread: Tensor
+    black: Tensor
+    white: Tensor
 
-    def __init__(self, inputs: Tensor, augmentations: Sequence[Augmentation | None]) -> None:
+    def __init__(self, inputs: Tensor, augmentations: Sequence[Augmentation | RandAugment | None]) -> None:
         super().__init__()
         self.augmentations = tuple(augmentations)
-        given = [augmentation for augmentation in augmentations if augmentation is not None]
-        if not any(has_effect(augmentation, inputs.shape) for augmentation in given):
+        needs_levels = any(isinstance(augmentation, RandAugment) for augmentation in augmentations)
+        if needs_levels:
+            check_images(inputs.shape)
+        given = [augmentation for augmentation in augmentations if isinstance(augmentation, Augmentation)]
+        if not (needs_levels or any(has_effect(augmentation, inputs.shape) for augmentation in given)):
             for augmentation in given:
                 check_augmentation(augmentation, inputs.shape)
         columns = inputs.ndim == 2
         self.register_buffer("centre", inputs.mean(0) if columns else torch.zeros(()))
         self.register_buffer("spread", inputs.std(0).clamp_min(1e-12) if columns else torch.ones(()))
+        if needs_levels:
+            self.register_buffer("black", inputs.amin((0, 2, 3)).reshape(-1, 1, 1))
+            self.register_buffer("white", inputs.amax((0, 2, 3)).reshape(-1, 1, 1))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Views (v n, ...) of examples (n, ...): all first views before all second ones."""
         return torch.cat([self._view(inputs, augmentation) for augmentation in self.augmentations])
 
-    def _view(self, inputs: Tensor, augmentation: Augmentation | None) -> Tensor:
+    def _view(self, inputs: Tensor, augmentation: Augmentation | RandAugment | None) -> Tensor:
         if augmentation is None:
             return inputs
+        if isinstance(augmentation, RandAugment):
+            return augmentation(inputs, self.black, self.white)
         scaled = (inputs - self.centre) / self.spread  # of vectors; images are scaled already, as a whole
         return augment(scaled, augmentation) * self.spread + self.centre
 

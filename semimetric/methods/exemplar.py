@@ -15,14 +15,14 @@ from torch.nn.functional import cross_entropy
 
 from semimetric.core.checks import check_at_least
 from semimetric.core.settings import setting
-from semimetric.data import Augmentation, ViewKind, Views, augmentation_for, kind_of
+from semimetric.data import Augmentation, RandAugment, ViewKind, Views, augmentation_for, kind_of, preset_views
 from semimetric.methods.baseline import ON_VIEWS, Classifier, Targets, ViewSettings, linear_head
 from semimetric.methods.defaults import extended
 from semimetric.metric import Metric
 
 _GEOMETRY_AND_LIGHT = Augmentation(shift=0.2, rotate=20.0, scale=0.5, contrast=0.5, brightness=0.4)
 
-TRANSFORMATIONS: Mapping[str, Augmentation] = {
+TRANSFORMATIONS: Mapping[str, Augmentation | RandAugment] = {
     "digits": _GEOMETRY_AND_LIGHT,
     "objects": replace(_GEOMETRY_AND_LIGHT, flip=0.5, saturation=0.8),
     "vectors": augmentation_for("vectors", "strong"),
@@ -87,7 +87,8 @@ class Exemplar(Classifier[Targets]):
 
 
 def transformations(inputs: Tensor, kind: ViewKind) -> Views:
-    """One view of each example, of this kind, or for "auto" of the kind of the inputs."""
-    if kind == "none":
-        return Views(inputs, [None])
-    return Views(inputs, [TRANSFORMATIONS[kind_of(inputs) if kind == "auto" else kind]])
+    """One view of each example, of this kind, or for "auto" of the kind of the inputs; strong where none is listed."""
+    suited = kind_of(inputs) if kind == "auto" else kind
+    if suited in TRANSFORMATIONS:
+        return Views(inputs, [TRANSFORMATIONS[suited]])
+    return preset_views(inputs, suited, ("strong",))

@@ -6,30 +6,18 @@ import dataclasses
 
 import pytest
 import torch
+from helpers.device import OnlyOnDevice
 from helpers.draws import draws
 from helpers.views import ALWAYS, EVERYTHING, KINDS, OPTIONAL, STRENGTHS, pictures, seeded
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from semimetric.core.errors import InputError
 from semimetric.data.augmentation import Augmentation, augment, rotate_quarters
 from semimetric.data.views import STRONG, augmentation_for
 from semimetric.metric import GraphedFunction
-
-
-class OnlyOnDevice(TorchDispatchMode):
-    """Raises when a tensor of the host takes part: on a GPU it would be copied there, which no recording allows."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        hosted = [
-            leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.device.type == "cpu"
-        ]
-        if hosted:
-            raise AssertionError(f"{func} takes a tensor of the host")
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("operations", [0, 2])

@@ -35,8 +35,8 @@ def test_presets_are_what_they_are_said_to_be() -> None:
     assert augmentation_for("photographs", "strong").scale < augmentation_for("objects", "strong").scale
     assert augmentation_for("vectors", "weak") == Augmentation(noise=0.05)
     assert augmentation_for("vectors", "strong") == Augmentation(noise=0.15, drop=0.2)
-    assert list(WEAK) == list(STRONG) == KINDS
-    with pytest.raises(InputError, match="kind must be one of digits, objects, photographs, vectors, got 'faces'"):
+    assert list(WEAK) == list(STRONG) == [*KINDS[:2], "randaugment", *KINDS[2:]]
+    with pytest.raises(InputError, match=r"kind must be one of digits, objects, randaugment, .*, vectors, got 'faces'"):
         augmentation_for("faces", "weak")
     with pytest.raises(InputError, match="strength must be one of weak, strong, got 'medium'"):
         augmentation_for("digits", "medium")

@@ -419,7 +419,7 @@ def test_a_projection_is_learned_with_the_network() -> None:
         ({"instance_temperature": -0.1}, "instance_temperature must be a finite number above 0"),
         (
             {"augmentation": "sounds"},
-            "augmentation must be one of auto, digits, objects, photographs, vectors, none, got 'sounds'",
+            "augmentation must be one of auto, digits, objects, randaugment, photographs, vectors, none, got 'sounds'",
         ),
         ({"temperature": 0.1}, "has no setting 'temperature'"),
     ],

@@ -134,6 +134,12 @@ def test_a_named_kind_wins_over_the_shape() -> None:
         prepared(images.flatten(1), augmentation="digits")
 
 
+@pytest.mark.parametrize("kind", ["photographs", "randaugment"])
+def test_kinds_without_a_transformation_of_their_own_are_seen_strongly(kind: str) -> None:
+    images = pictures(20, 3, 10, 10)
+    assert prepared(images, augmentation=kind).make_views.augmentations == (augmentation_for(kind, "strong"),)
+
+
 @pytest.mark.parametrize("shape", [(20, 6), (20, 3, 8, 8), (20, 4, 5)])
 def test_without_augmentation_examples_are_seen_as_they_are(shape: tuple[int, ...]) -> None:
     inputs = pictures(*shape)
@@ -326,7 +332,7 @@ def test_training_on_duplicates_stays_finite(augmentation: str) -> None:
         ({"exemplars": 1}, "exemplars must be at least 2, got 1"),
         (
             {"augmentation": "faces"},
-            "augmentation must be one of auto, digits, objects, photographs, vectors, none, got",
+            "augmentation must be one of auto, digits, objects, randaugment, photographs, vectors, none, got",
         ),
         ({"components": -1}, "components must be a finite number of at least 0, got -1"),
     ],
