@@ -137,26 +137,26 @@ def print_report(report: dict[str, Any]) -> None:
     print("relative to the inverse:", ", ".join(f"{name} {value:.1e}" for name, value in report["differences"].items()))
 
 
-def parse() -> argparse.Namespace:
+def parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nodes", type=int, default=9100)
-    parser.add_argument("--width", type=int, default=128, help="d")
-    parser.add_argument("--k", type=int, default=10)
-    parser.add_argument("--gamma", type=float, default=0.99)
-    parser.add_argument("--spread", type=float, default=0.2, help="noise of a coordinate around its class's direction")
-    parser.add_argument("--weight", type=float, default=1.0, help="weight of T / sum |W*| beside the prior")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=5, help="timed runs of ours")
-    parser.add_argument("--dense-repeats", type=int, default=2, help="timed runs of the two N x N forms")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
-    return parser.parse_args()
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--nodes", type=int, default=9100)
+    options.add_argument("--width", type=int, default=128, help="d")
+    options.add_argument("--k", type=int, default=10)
+    options.add_argument("--gamma", type=float, default=0.99)
+    options.add_argument("--spread", type=float, default=0.2, help="noise of a coordinate around its class's direction")
+    options.add_argument("--weight", type=float, default=1.0, help="weight of T / sum |W*| beside the prior")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--threads", type=int, default=2)
+    options.add_argument("--repeats", type=int, default=5, help="timed runs of ours")
+    options.add_argument("--dense-repeats", type=int, default=2, help="timed runs of the two N x N forms")
+    options.add_argument("--out", type=Path, help="JSON file to write")
+    return options
 
 
 def main() -> None:
     """Measure, print a table and, if asked, write the JSON."""
-    arguments = parse()
+    arguments = parser().parse_args()
     torch.set_num_threads(arguments.threads)
     problem = make_problem(arguments)
     dense = arguments.dense_repeats

@@ -91,13 +91,18 @@ def measured(case: Case, batch_size: int, threads: int) -> dict[str, Any]:
     return found
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--batch-size", type=int, default=256)
+    options.add_argument("--threads", type=int, default=1)
+    options.add_argument("--out", type=Path)
+    return options
+
+
 def main() -> None:
     """Measure all, print a line for each, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    args = parser().parse_args()
 
     results = [measured(case, args.batch_size, args.threads) for case in CASES]
     write_result(args.out, machine() | {"limit_gib": LIMIT, "threads": args.threads, "results": results})

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from consensus import spread
-from jobs import Job, changes, run_and_report
+from jobs import Job, changes, names, run_and_report
 
 from semimetric.paper.published import COLUMNS
 
@@ -68,27 +68,38 @@ def order(label: str) -> tuple[int, int]:
     return list(WIDTH).index(dataset), ROWS.index(method)
 
 
-def main() -> None:
-    """Run all jobs, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--datasets", default="mnist,fashion-mnist,cifar10", help=f"of {', '.join(WIDTH)}")
-    parser.add_argument("--rows", default=",".join(ROWS), help="methods")
-    parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--set", action="append", default=[], help="[DATASET or METHOD:]NAME=VALUE, for a change")
-    parser.add_argument("--validate", action="store_true", help="score withheld training examples instead")
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    jobs = [
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument(
+        "--datasets", type=names(WIDTH), default="mnist,fashion-mnist,cifar10", help=f"of {', '.join(WIDTH)}"
+    )
+    options.add_argument("--rows", type=names(ROWS), default=",".join(ROWS), help="methods")
+    options.add_argument("--seeds", default="0,1,2")
+    options.add_argument("--set", action="append", default=[], help="[DATASET or METHOD:]NAME=VALUE, for a change")
+    options.add_argument("--validate", action="store_true", help="score withheld training examples instead")
+    options.add_argument("--data-dir", type=Path)
+    options.add_argument("--device", default="auto")
+    options.add_argument("--workers", type=int, default=1)
+    options.add_argument("--threads", type=int, default=1)
+    options.add_argument("--out", type=Path)
+    return options
+
+
+def jobs_of(args: argparse.Namespace) -> list[Job]:
+    """What is asked for."""
+    return [
         job(dataset, method, int(seed), args.set, args.validate)
-        for dataset in args.datasets.split(",")
-        for method in args.rows.split(",")
+        for dataset in args.datasets
+        for method in args.rows
         for seed in args.seeds.split(",")
     ]
-    run_and_report(jobs, args, table)
+
+
+def main() -> None:
+    """Run all jobs, print the table, write the JSON."""
+    args = parser().parse_args()
+    run_and_report(jobs_of(args), args, table)
 
 
 if __name__ == "__main__":

@@ -58,13 +58,18 @@ def steps(name: str, points: Tensor, labels: Tensor) -> dict[str, Callable[[], A
     return found
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--threads", type=int, default=2)
+    options.add_argument("--repeats", type=int, default=5)
+    options.add_argument("--out", type=Path)
+    return options
+
+
 def main() -> None:
     """Measure all, print a table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    args = parser().parse_args()
 
     torch.set_num_threads(args.threads)
     warnings.simplefilter("ignore")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs import Job, changes, run_and_report
+from jobs import Job, changes, names, run_and_report
 
 
 @dataclass(frozen=True)
@@ -64,19 +64,23 @@ def table(outcomes: list[dict[str, Any]]) -> list[list[str]]:
     return lines
 
 
-def main() -> None:
-    """Run the rows, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="digits", help=f"of {', '.join(ROWS)}")
-    parser.add_argument("--seeds", default="0,1,2,3,4")
-    parser.add_argument("--set", action="append", default=[], help="[ROW:]NAME=VALUE, other than the preset's")
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    jobs = [
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--rows", type=names(ROWS), default="digits", help=f"of {', '.join(ROWS)}")
+    options.add_argument("--seeds", default="0,1,2,3,4")
+    options.add_argument("--set", action="append", default=[], help="[ROW:]NAME=VALUE, other than the preset's")
+    options.add_argument("--data-dir", type=Path)
+    options.add_argument("--device", default="auto")
+    options.add_argument("--workers", type=int, default=1)
+    options.add_argument("--threads", type=int, default=1)
+    options.add_argument("--out", type=Path)
+    return options
+
+
+def jobs_of(args: argparse.Namespace) -> list[Job]:
+    """What is asked for."""
+    return [
         Job(
             row.dataset,
             "consensus",
@@ -86,10 +90,15 @@ def main() -> None:
             name,
             shuffled=row.shuffled,
         )
-        for name, row in ((name, ROWS[name]) for name in args.rows.split(","))
+        for name, row in ((name, ROWS[name]) for name in args.rows)
         for seed in args.seeds.split(",")
     ]
-    run_and_report(jobs, args, table)
+
+
+def main() -> None:
+    """Run the rows, print the table, write the JSON."""
+    args = parser().parse_args()
+    run_and_report(jobs_of(args), args, table)
 
 
 if __name__ == "__main__":

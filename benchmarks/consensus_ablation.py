@@ -54,29 +54,38 @@ def table(outcomes: list[dict[str, Any]], datasets: list[str], variants: list[st
     return lines
 
 
-def main() -> None:
-    """Run all variants on all datasets, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--datasets", default="digits")
-    parser.add_argument("--variants", default=",".join(VARIANTS), help="by name, or as NAME=VALUE+NAME=VALUE")
-    parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, other than the preset's, for all")
-    parser.add_argument("--seeds", default="0")
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    datasets, variants = args.datasets.split(","), args.variants.split(",")
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--datasets", default="digits")
+    options.add_argument("--variants", default=",".join(VARIANTS), help="by name, or as NAME=VALUE+NAME=VALUE")
+    options.add_argument("--set", action="append", default=[], help="NAME=VALUE, other than the preset's, for all")
+    options.add_argument("--seeds", default="0")
+    options.add_argument("--data-dir", type=Path)
+    options.add_argument("--device", default="auto")
+    options.add_argument("--workers", type=int, default=1)
+    options.add_argument("--threads", type=int, default=1)
+    options.add_argument("--out", type=Path)
+    return options
+
+
+def jobs_of(args: argparse.Namespace) -> list[Job]:
+    """What is asked for."""
     common = {name: value_of(value) for name, value in (entry.split("=") for entry in args.set)}
-    jobs = [
+    return [
         Job(dataset, "consensus", int(seed), "default", common | settings, f"{dataset} {name}", validate=True)
-        for dataset in datasets
-        for name, settings in map(variant_of, variants)
+        for dataset in args.datasets.split(",")
+        for name, settings in map(variant_of, args.variants.split(","))
         for seed in args.seeds.split(",")
     ]
+
+
+def main() -> None:
+    """Run all variants on all datasets, print the table, write the JSON."""
+    args = parser().parse_args()
+    datasets, variants = args.datasets.split(","), args.variants.split(",")
     outcomes: list[dict[str, Any]] = []
-    for outcome in run_jobs(jobs, args.data_dir, args.device, args.workers, args.threads):
+    for outcome in run_jobs(jobs_of(args), args.data_dir, args.device, args.workers, args.threads):
         outcomes.append(outcome)
         write_result(args.out, machine() | {"table": table(outcomes, datasets, variants), "jobs": outcomes})
     print("\n".join("| " + " | ".join(line) + " |" for line in table(outcomes, datasets, variants)))

@@ -38,18 +38,23 @@ filterwarnings =
 """
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser()
+    options.add_argument("root", nargs="?", default=".", type=Path)
+    options.add_argument("--draws", type=int, default=2000)
+    options.add_argument("--parts", type=int, default=4)
+    options.add_argument("--limit", type=float, default=500, help="seconds per process")
+    options.add_argument("--total", type=float, default=580, help="seconds in all")
+    options.add_argument("--jobs", type=int, default=os.cpu_count())
+    options.add_argument("--seed", type=int, default=random.randrange(10**6))
+    options.add_argument("-k", default="")
+    return options
+
+
 def main() -> int:
     """Run all property tests, print failures and a summary."""
-    asked = argparse.ArgumentParser()
-    asked.add_argument("root", nargs="?", default=".", type=Path)
-    asked.add_argument("--draws", type=int, default=2000)
-    asked.add_argument("--parts", type=int, default=4)
-    asked.add_argument("--limit", type=float, default=500, help="seconds per process")
-    asked.add_argument("--total", type=float, default=580, help="seconds in all")
-    asked.add_argument("--jobs", type=int, default=os.cpu_count())
-    asked.add_argument("--seed", type=int, default=random.randrange(10**6))
-    asked.add_argument("-k", default="")
-    given = asked.parse_args()
+    given = parser().parse_args()
     root = given.root.resolve()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from consensus import spread
-from jobs import Job, changes, run_and_report
+from jobs import Job, changes, names, run_and_report
 
 from semimetric.evaluation import evaluate
 from semimetric.paper.published import COLUMNS, FINE_GRAINED, SUPERVISED_ON_CUB
@@ -151,26 +151,35 @@ def job(name: str, seed: int, args: argparse.Namespace) -> Job:
     return Job(args.dataset, row.method, seed, "default", settings, f"{args.dataset} {name}", validate=args.validate)
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--dataset", default="cub200", choices=sorted(FINE_GRAINED))
+    options.add_argument("--rows", type=names(ALL), default=",".join(ROWS))
+    options.add_argument("--seeds", default="0,1,2")
+    options.add_argument("--set", action="append", default=[], help="[ROW:]NAME=VALUE, other than the preset's")
+    options.add_argument("--weights", type=Path, required=True)
+    options.add_argument("--descriptors", type=Path, help="keep the descriptors of the backbone there")
+    options.add_argument("--frozen", action="store_true", help="score the frozen network too")
+    options.add_argument("--validate", action="store_true", help="score withheld training classes instead")
+    options.add_argument("--data-dir", type=Path)
+    options.add_argument("--device", default="auto")
+    options.add_argument("--workers", type=int, default=1)
+    options.add_argument("--threads", type=int, default=1)
+    options.add_argument("--out", type=Path)
+    return options
+
+
+def jobs_of(args: argparse.Namespace) -> list[Job]:
+    """What is asked for."""
+    return [job(name, int(seed), args) for name in args.rows for seed in args.seeds.split(",")]
+
+
 def main() -> None:
     """Run all rows, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="cub200", choices=sorted(FINE_GRAINED))
-    parser.add_argument("--rows", default=",".join(ROWS))
-    parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--set", action="append", default=[], help="[ROW:]NAME=VALUE, other than the preset's")
-    parser.add_argument("--weights", type=Path, required=True)
-    parser.add_argument("--descriptors", type=Path, help="keep the descriptors of the backbone there")
-    parser.add_argument("--frozen", action="store_true", help="score the frozen network too")
-    parser.add_argument("--validate", action="store_true", help="score withheld training classes instead")
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    jobs = [job(name, int(seed), args) for name in filter(None, args.rows.split(",")) for seed in args.seeds.split(",")]
+    args = parser().parse_args()
     first = frozen(args) if args.frozen else []
-    run_and_report(jobs, args, lambda outcomes: table(args.dataset, outcomes, first))
+    run_and_report(jobs_of(args), args, lambda outcomes: table(args.dataset, outcomes, first))
 
 
 if __name__ == "__main__":

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import multiprocessing
 import platform
+import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +37,16 @@ class Job:
     validate: bool = False
     """Score the last model on withheld training examples; the test set is not touched."""
 
+    def plan(self) -> Any:
+        """All settings in force; one that is unknown is refused.
+
+        With ``validate``, 15 % of each class are withheld and the last model is kept; settings may say otherwise.
+        """
+        from semimetric.pipeline.resolve import resolve_benchmark
+
+        withheld = {"validation_share": 0.15, "selection": "last"} if self.validate else {}
+        return resolve_benchmark(self.dataset, self.method, self.seed, self.preset, **(withheld | self.settings))
+
 
 def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[str, Any]:
     """Run one job and return its outcome with the log of its epochs."""
@@ -43,7 +55,6 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
         return run_on_validation(job, data_dir, device)
     from semimetric.data import load_dataset
     from semimetric.pipeline.benchmark import evaluate_run, fit_benchmark
-    from semimetric.pipeline.resolve import resolve_benchmark
     from semimetric.training import Run, Silent
 
     class Quiet(Silent):
@@ -51,7 +62,7 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
             print(f"{job.label}: {message}", file=sys.stderr, flush=True)
 
     began = time.perf_counter()
-    experiment = resolve_benchmark(job.dataset, job.method, job.seed, job.preset, **job.settings)
+    experiment = job.plan()
     dataset = shuffled(load_dataset(job.dataset, data_dir), job.seed) if job.shuffled else None
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
@@ -66,13 +77,9 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
 
 
 def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str, Any]:
-    """Train on what is left after withholding some, keep the last model and score it on those.
-
-    Withheld are 15 % of each class, unless the job's settings say otherwise, as they may of the model that is kept.
-    """
+    """Train on what is left after withholding some, and score the model on those."""
     from semimetric.pipeline.data import benchmark_data, load_examples
     from semimetric.pipeline.fit import build_trainer, prepare, pretrain_encoder, score
-    from semimetric.pipeline.resolve import resolve_benchmark
     from semimetric.training import Silent, choose_device
 
     history: list[dict[str, Any]] = []
@@ -82,8 +89,7 @@ def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str,
             history.append(record)
 
     began = time.perf_counter()
-    withheld = {"validation_share": 0.15, "selection": "last"}
-    experiment = resolve_benchmark(job.dataset, job.method, job.seed, job.preset, **(withheld | job.settings))
+    experiment = job.plan()
     where = choose_device(device)
     examples = benchmark_data(experiment, load_examples(experiment, data_dir, where))
     data = prepare(experiment, dataclasses.replace(examples, test=None), where).training
@@ -162,6 +168,19 @@ def run_and_report(jobs: list[Job], args: Any, table: Callable[[list[dict[str, A
     print("\n".join("| " + " | ".join(line) + " |" for line in table(outcomes)))
 
 
+def names(known: Collection[str]) -> Callable[[str], list[str]]:
+    """What an option makes of names separated by commas; one that is not known is refused."""
+
+    def listed(text: str) -> list[str]:
+        found = [name for name in text.split(",") if name]
+        for name in found:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"there is no {name!r}; there are {', '.join(known)}.")
+        return found
+
+    return listed
+
+
 def value_of(text: str) -> Any:
     """A number or a word."""
     for kind in (int, float):
@@ -190,8 +209,14 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "processor": platform.machine(),
-        "command": " ".join(["python", *(Path(word).name if word.startswith("/") else word for word in sys.argv)]),
+        "command": command(),
     }
+
+
+def command() -> str:
+    """What repeats this run, as it is typed in a shell; files elsewhere are told by their names."""
+    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
+    return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
 
 
 def write_result(path: Path | None, value: dict[str, Any]) -> None:

@@ -102,12 +102,17 @@ def table(results: dict[str, list[dict[str, float]]], ways: Sequence[str]) -> li
     return [["", *results], *lines]
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--seeds", type=int, default=10)
+    options.add_argument("--out", type=Path)
+    return options
+
+
 def main() -> None:
     """Measure all, print a table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    args = parser().parse_args()
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

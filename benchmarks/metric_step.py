@@ -20,7 +20,6 @@ import math
 import os
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +30,7 @@ import numpy.typing as npt
 import pymanopt
 import scipy
 import torch
+from jobs import command
 from pymanopt.manifolds import Stiefel
 from pymanopt.optimizers import ConjugateGradient
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -228,13 +228,18 @@ def print_table(rows: list[dict[str, float]], summary: dict[str, float]) -> None
         print(f"{title:<20}{summary[f'{name}_ms']:8.2f}{summary.get(f'{name}_time_ratio', 1.0):8.2f}  {costs}")
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--repeats", type=int, default=40, help="timed solves per problem and solver")
+    options.add_argument("--problems", type=int, default=5, help="how many random problems")
+    options.add_argument("--out", type=Path, help="JSON file to write")
+    return options
+
+
 def main() -> None:
     """Measure, print a table and, if asked, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=40, help="timed solves per problem and solver")
-    parser.add_argument("--problems", type=int, default=5, help="how many random problems")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
-    arguments = parser.parse_args()
+    arguments = parser().parse_args()
     torch.set_num_threads(1)
     with threadpool_limits(1):
         rows = [measure(seed, arguments.repeats) for seed in range(arguments.problems)]
@@ -242,9 +247,8 @@ def main() -> None:
     summary = summarize(rows)
     print_table(rows, summary)
     if arguments.out:
-        command = " ".join(["python benchmarks/metric_step.py", *sys.argv[1:]])
         setting = {"d": D, "l": COMPONENTS, "triplets": TRIPLETS, "alpha": ALPHA, "steps": STEPS}
-        report = {"command": command, "machine": machine, "setting": setting, "problems": rows, "summary": summary}
+        report = {"command": command(), "machine": machine, "setting": setting, "problems": rows, "summary": summary}
         write_json(arguments.out, report)
 
 

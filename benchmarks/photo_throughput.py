@@ -21,18 +21,23 @@ from semimetric.training import choose_device
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp"}
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("photos", type=Path)
+    options.add_argument("--encoder", default="googlenet")
+    options.add_argument("--weights", type=Path)
+    options.add_argument("--side", type=int, default=224)
+    options.add_argument("--workers", type=int, help="threads that decode; one per processor unless given")
+    options.add_argument("--device", default="auto")
+    options.add_argument("--most", type=int, help="take this many photographs only")
+    options.add_argument("--out", type=Path)
+    return options
+
+
 def main() -> None:
     """Describe all photographs of a folder, print and write what it took."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("photos", type=Path)
-    parser.add_argument("--encoder", default="googlenet")
-    parser.add_argument("--weights", type=Path)
-    parser.add_argument("--side", type=int, default=224)
-    parser.add_argument("--workers", type=int, help="threads that decode; one per processor unless given")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--most", type=int, help="take this many photographs only")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    args = parser().parse_args()
     paths = sorted(path for path in args.photos.rglob("*") if path.suffix.lower() in SUFFIXES)[: args.most]
     network = build_encoder(args.encoder, (3, args.side, args.side), 0, weights=args.weights)
     transform, device = PhotoTransform(args.side, network=network.eval()), choose_device(args.device)

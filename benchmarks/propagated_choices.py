@@ -115,15 +115,20 @@ def table(rows: list[dict[str, Any]]) -> list[list[str]]:
     return lines
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--dataset", action="append", help="default: mnist and fashion-mnist")
+    options.add_argument("--seeds", default="100,101")
+    options.add_argument("--threads", type=int, default=1)
+    options.add_argument("--data-dir", type=Path)
+    options.add_argument("--out", type=Path)
+    return options
+
+
 def main() -> None:
     """Measure all variants, write the JSON and print the table, in per cent."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", action="append", help="default: mnist and fashion-mnist")
-    parser.add_argument("--seeds", default="100,101")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    args = parser().parse_args()
 
     torch.set_num_threads(args.threads)
     warnings.simplefilter("ignore")

@@ -7,7 +7,7 @@ Both maps are t-SNE of the 596 test examples, with the same settings and seed; c
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import torch
@@ -41,8 +41,16 @@ def scaled_map(embeddings: torch.Tensor) -> torch.Tensor:
     return (points - low) / (high - low)
 
 
-def main(out: Path) -> None:
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("out", type=Path, help="SVG file to write")
+    return options
+
+
+def main() -> None:
     """Train, draw both maps, write the file."""
+    args = parser().parse_args()
     torch.set_num_threads(1)
     plan = resolve_benchmark("digits", seed=0, labels_per_class=5)
     ready = prepare(plan, benchmark_data(plan, load_dataset("digits")))
@@ -62,8 +70,8 @@ def main(out: Path) -> None:
         scores = evaluate(embeddings, ready.test_labels)
         told = f"NMI {100 * scores['nmi']:.1f}, R@1 {100 * scores['recall@1']:.1f}"
         lines += panel(scaled_map(embeddings.double()), ready.test_labels, 10 + number * (SIDE + GAP), title, told)
-    out.write_text("\n".join([*lines, "</svg>"]) + "\n")
+    args.out.write_text("\n".join([*lines, "</svg>"]) + "\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

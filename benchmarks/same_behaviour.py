@@ -106,10 +106,10 @@ def _same(old: object, new: object, tolerance: float) -> bool:
     return old == new
 
 
-def main() -> int:
+def parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+    options = argparse.ArgumentParser(description=__doc__)
+    commands = options.add_subparsers(dest="command", required=True)
     recording = commands.add_parser("record")
     recording.add_argument("--checkout", type=Path, default=Path())
     recording.add_argument("--out", type=Path, required=True)
@@ -117,7 +117,12 @@ def main() -> int:
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
     comparing.add_argument("--tolerance", type=float, default=1e-6)
-    words = parser.parse_args()
+    return options
+
+
+def main() -> int:
+    """The command line."""
+    words = parser().parse_args()
     if words.command == "compare":
         return compare(words.before, words.after, words.tolerance)
     record(words.checkout.resolve(), words.out)

@@ -73,13 +73,18 @@ def measure(kind: str, count: int, width: int, spread: float) -> dict[str, Any]:
     }
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--count", type=int, default=100_000)
+    options.add_argument("--width", type=int, default=64)
+    options.add_argument("--out", type=Path)
+    return options
+
+
 def main() -> None:
     """Measure all indexes, print a line for each, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=100_000)
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    args = parser().parse_args()
     rows = []
     for kind, spread in (("exact", 0.1), ("flat", 0.1), ("hnsw", 0.1), ("hnsw", 0.35), ("milvus lite", 0.1)):
         with multiprocessing.get_context("spawn").Pool(1) as pool:

@@ -34,12 +34,17 @@ def cpu_seconds(command: list[str]) -> float:
     return after.children_user + after.children_system - before.children_user - before.children_system
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--repeats", type=int, default=5)
+    options.add_argument("--out", type=Path)
+    return options
+
+
 def main() -> None:
     """Time all commands in turn, print and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    args = parser().parse_args()
     seconds: dict[str, list[float]] = {name: [] for name in COMMANDS}
     for _ in range(args.repeats + 1):  # the first fills the file cache
         for name, command in COMMANDS.items():

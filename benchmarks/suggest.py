@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from consensus import spread
-from jobs import Job, machine, what_is_left, write_result
+from jobs import Job, machine, names, what_is_left, write_result
 from torch import Tensor
 
 from semimetric.serve.suggest import suggest
@@ -129,23 +129,29 @@ def rounds_table(outcomes: list[dict[str, Any]], dataset: str) -> list[list[str]
     return lines
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--dataset", default="digits", choices=("digits", "mnist"))
+    options.add_argument("--ways", type=names(WAYS), default=",".join(WAYS))
+    options.add_argument("--start", type=int, default=10)
+    options.add_argument("--rounds", type=int, default=4)
+    options.add_argument("--per-round", type=int, default=10)
+    options.add_argument("--epochs", type=int, help="of each training, other than the preset's")
+    options.add_argument("--seeds", default="0,1,2,3,4")
+    options.add_argument("--data-dir", type=Path)
+    options.add_argument("--device", default="auto")
+    options.add_argument("--workers", type=int, default=1)
+    options.add_argument("--out", type=Path)
+    return options
+
+
 def parse() -> argparse.Namespace:
     """The command line; numbers of labels that cannot be shared equally among ten classes are refused."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="digits", choices=("digits", "mnist"))
-    parser.add_argument("--ways", default=",".join(WAYS))
-    parser.add_argument("--start", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--per-round", type=int, default=10)
-    parser.add_argument("--epochs", type=int, help="of each training, other than the preset's")
-    parser.add_argument("--seeds", default="0,1,2,3,4")
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    options = parser()
+    args = options.parse_args()
     if args.start < 10 or args.start % 10 or args.rounds * args.per_round % 10:
-        parser.error("--start, and --rounds times --per-round, must be multiples of the ten classes.")
+        options.error("--start, and --rounds times --per-round, must be multiples of the ten classes.")
     return args
 
 
@@ -157,7 +163,7 @@ def main() -> None:
     jobs = [
         Job(args.dataset, "consensus", int(seed), "default", budget, f"{args.dataset} {way}")
         for seed in args.seeds.split(",")
-        for way in args.ways.split(",")
+        for way in args.ways
     ]
     outcomes, left = what_is_left(jobs, args.out)
     with ProcessPoolExecutor(args.workers, mp_context=multiprocessing.get_context("spawn")) as pool:

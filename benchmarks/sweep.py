@@ -19,28 +19,36 @@ def selection(record: dict[str, Any]) -> str:
     return " / ".join(f"{100 * record[name]:5.1f}" for name in names if name in record)
 
 
-def main() -> None:
-    """Run the grid and print a line per job."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", action="append", required=True)
-    parser.add_argument("--method", action="append", required=True)
-    parser.add_argument("--preset", default="paper")
-    parser.add_argument("--grid", action="append", default=[], help="NAME=VALUE,VALUE,...")
-    parser.add_argument("--seeds", default="0")
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--dataset", action="append", required=True)
+    options.add_argument("--method", action="append", required=True)
+    options.add_argument("--preset", default="paper")
+    options.add_argument("--grid", action="append", default=[], help="NAME=VALUE,VALUE,...")
+    options.add_argument("--seeds", default="0")
+    options.add_argument("--data-dir", type=Path)
+    options.add_argument("--workers", type=int, default=1)
+    options.add_argument("--out", type=Path)
+    return options
 
+
+def jobs_of(args: argparse.Namespace) -> list[Job]:
+    """What is asked for."""
     axes = [(name, values.split(",")) for name, values in (entry.split("=") for entry in args.grid)]
     jobs = []
     for dataset, method, *choice in itertools.product(args.dataset, args.method, *(values for _, values in axes)):
         settings = {name: value_of(value) for (name, _), value in zip(axes, choice, strict=True)}
         label = " ".join([dataset, method, *(f"{name}={value}" for name, value in settings.items())])
         jobs += [Job(dataset, method, int(seed), args.preset, settings, label) for seed in args.seeds.split(",")]
+    return jobs
 
+
+def main() -> None:
+    """Run the grid and print a line per job."""
+    args = parser().parse_args()
     rows = []
-    for outcome in run_jobs(jobs, args.data_dir, workers=args.workers):
+    for outcome in run_jobs(jobs_of(args), args.data_dir, workers=args.workers):
         first, best, last = (outcome["history"][i] for i in (0, outcome["best_epoch"], -1))
         shown = f"start {selection(first)}  best {selection(best)} (epoch {best['epoch']})  last {selection(last)}"
         line = f"{outcome['label']} seed {outcome['seed']}: {shown}  {outcome['seconds']:.0f} s"

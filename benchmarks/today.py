@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from consensus import spread
-from jobs import Job, changes, machine, run_job, write_result
+from jobs import Job, changes, machine, names, run_job, write_result
 from torch import Tensor
 
 NEIGHBORS = 10
@@ -54,8 +54,9 @@ def train_with_pml(encoder: torch.nn.Module, inputs: Tensor, targets: Tensor, se
     encoder.eval()
 
 
-def run_today(row: str, job: Job, data_dir: Path | None, device: str) -> dict[str, Any]:
+def run_today(job: Job, data_dir: Path | None, device: str) -> dict[str, Any]:
     """One row for one dataset and seed."""
+    row = job.label.removeprefix(f"{job.dataset} ")
     if row == "consensus":
         return run_job(job, data_dir, device, 1)
     from semimetric.data import load_dataset
@@ -63,12 +64,11 @@ def run_today(row: str, job: Job, data_dir: Path | None, device: str) -> dict[st
     from semimetric.metric import Metric
     from semimetric.pipeline.data import benchmark_data
     from semimetric.pipeline.fit import build_network, prepare, score
-    from semimetric.pipeline.resolve import resolve_benchmark
     from semimetric.training import choose_device
 
     torch.set_num_threads(1)
     began = time.perf_counter()
-    experiment = resolve_benchmark(job.dataset, "consensus", job.seed, "default", **job.settings)
+    experiment = job.plan()
     where = choose_device(device)
     prepared = prepare(experiment, benchmark_data(experiment, load_dataset(job.dataset, data_dir)), where)
     data = prepared.training
@@ -101,33 +101,37 @@ def table(outcomes: list[dict[str, Any]], datasets: list[str]) -> list[list[str]
     return lines
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--datasets", default="digits")
+    options.add_argument("--rows", type=names(ROWS), default=",".join(ROWS))
+    options.add_argument("--seeds", default="0,1,2,3,4")
+    options.add_argument("--set", action="append", default=[], help="[DATASET:]NAME=VALUE, other than the preset's")
+    options.add_argument("--data-dir", type=Path)
+    options.add_argument("--device", default="auto")
+    options.add_argument("--workers", type=int, default=1)
+    options.add_argument("--out", type=Path)
+    return options
+
+
+def jobs_of(args: argparse.Namespace) -> list[Job]:
+    """What is asked for: the data and the settings are those of ``consensus`` in every row."""
+    return [
+        Job(dataset, "consensus", int(seed), "default", changes(args.set, dataset), f"{dataset} {row}")
+        for row in args.rows
+        for dataset in args.datasets.split(",")
+        for seed in args.seeds.split(",")
+    ]
+
+
 def main() -> None:
     """Run all rows on all datasets, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--datasets", default="digits")
-    parser.add_argument("--rows", default=",".join(ROWS))
-    parser.add_argument("--seeds", default="0,1,2,3,4")
-    parser.add_argument("--set", action="append", default=[], help="[DATASET:]NAME=VALUE, other than the preset's")
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    args = parser().parse_args()
     datasets = args.datasets.split(",")
     outcomes: list[dict[str, Any]] = []
     with ProcessPoolExecutor(args.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting = [
-            pool.submit(
-                run_today,
-                row,
-                Job(dataset, "consensus", int(seed), "default", changes(args.set, dataset), f"{dataset} {row}"),
-                args.data_dir,
-                args.device,
-            )
-            for row in args.rows.split(",")
-            for dataset in datasets
-            for seed in args.seeds.split(",")
-        ]
+        waiting = [pool.submit(run_today, job, args.data_dir, args.device) for job in jobs_of(args)]
         for done in as_completed(waiting):
             outcomes.append(done.result())
             write_result(args.out, machine() | {"table": table(outcomes, datasets), "jobs": outcomes})

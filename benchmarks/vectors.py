@@ -141,14 +141,19 @@ def measure(seeds: range, validate: bool, settings: dict[str, Any]) -> Scores:
     return results
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--seeds", type=int, default=10)
+    options.add_argument("--validate", action="store_true", help="other splits, without their test halves")
+    options.add_argument("--set", action="append", default=[], help="NAME=VALUE of consensus or its training")
+    options.add_argument("--out", type=Path)
+    return options
+
+
 def main() -> None:
     """Measure all, print a table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--validate", action="store_true", help="other splits, without their test halves")
-    parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of consensus or its training")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    args = parser().parse_args()
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
-from helpers.command import semimetric
+from helpers.command import check_line, semimetric
 from helpers.pages import run_program
-
-from semimetric.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
@@ -90,19 +86,6 @@ def shown_lines() -> dict[str, list[str]]:
 
 
 LINES = shown_lines()
-
-
-def check_line(words: list[str]) -> None:
-    """Raise if there is no such command or flag. Values may be placeholders, and a mention may leave arguments out."""
-    command: Any = typer.main.get_command(app)
-    context = command.context_class(command)
-    while words and hasattr(command, "get_command") and not words[0].startswith("-"):
-        known = words[0] in command.list_commands(context)
-        assert known, f"there is no command {words[0]}"
-        named = command.resolve_command(context, list(words))[1]
-        command, context, words = named, named.context_class(named, parent=context), words[1:]
-    _, left, _ = command.make_parser(context).parse_args(list(words))
-    assert not left, f"{command.name} takes no argument {left[0]}"
 
 
 @pytest.mark.parametrize("line", LINES)

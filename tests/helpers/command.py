@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from semimetric.cli.main import main
+import typer
+
+from semimetric.cli.main import app, main
 
 SCRIPT = Path(sys.executable).with_name("semimetric")
 COMMAND = [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-m", "semimetric"]
@@ -63,3 +65,16 @@ def installed(line: str, folder: Path, **environment: str) -> Done:
         [*COMMAND, *arguments], capture_output=True, text=True, cwd=folder, env=os.environ | environment, timeout=200
     )
     return Done(done.returncode, done.stdout, done.stderr)
+
+
+def check_line(words: list[str]) -> None:
+    """Raise if there is no such command or flag. Values may be placeholders, and a mention may leave arguments out."""
+    command: Any = typer.main.get_command(app)
+    context = command.context_class(command)
+    while words and hasattr(command, "get_command") and not words[0].startswith("-"):
+        known = words[0] in command.list_commands(context)
+        assert known, f"there is no command {words[0]}"
+        named = command.resolve_command(context, list(words))[1]
+        command, context, words = named, named.context_class(named, parent=context), words[1:]
+    _, left, _ = command.make_parser(context).parse_args(list(words))
+    assert not left, f"{command.name} takes no argument {left[0]}"
