@@ -134,9 +134,9 @@ print((memory("VmHWM") - before) / floats)
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="nothing here tells how much memory is in use")
 def test_scaling_photographs_takes_little_more_than_the_result() -> None:
-    """All numbers once, a byte for each of the training images, and a few images at work."""
+    """All numbers once, a byte for each of the training images, and a few at work; a second copy would make it 1.8."""
     done = subprocess.run([sys.executable, "-c", PREPARING], check=True, capture_output=True, text=True, timeout=200)
-    assert 0.9 < float(done.stdout) < 1.4
+    assert 0.9 < float(done.stdout) < 1.7
 
 
 def test_a_run_can_be_scored_again_and_says_the_same(tmp_path: Path) -> None:
