@@ -126,7 +126,7 @@ class AffinityTriplets(LearnsMetric[Triplets]):
 
     def _start(self, metric: Metric) -> Tensor:
         """The current L, orthonormal where it must be; on a GPU the solver sees to that without asking the host."""
-        free = not self.settings.orthogonal or metric.factor.is_cuda or metric.is_orthonormal(STRAYED)
+        free = not self.settings.orthogonal or not metric.factor.is_cpu or metric.is_orthonormal(STRAYED)
         return metric.factor if free else orthonormalize(metric.factor)
 
     def loss(self, metric: Metric, features: Tensor, constraints: Triplets) -> Tensor:
