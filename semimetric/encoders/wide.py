@@ -10,7 +10,8 @@ BATCH_SHARE = 0.001
 """How far a batch moves the running statistics: torch's momentum for TensorFlow's 0.999.
 
 Semi-supervised learning trains for many steps on few labels, and reads the network between them. Slow statistics, of
-about a thousand batches, keep what it answers steady.
+about a thousand batches, keep what it answers steady. After s steps 0.999^s of their start is left in them, so a
+network of few hundred steps is not ready to be read.
 """
 
 SLOPE = 0.1
