@@ -21,6 +21,7 @@ _FROM_SCRATCH = {
     "mlp": "semimetric.encoders.small:MLP",
     "linear": "semimetric.encoders.small:LINEAR",
     "resnet9": "semimetric.encoders.residual:RESNET9",
+    "wrn28-2": "semimetric.encoders.wide:WRN28_2",
 }
 
 _PRETRAINED = {

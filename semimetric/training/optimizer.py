@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,18 +24,51 @@ def build_optimizer(
     parameters = [*encoder, *(method or [])] or [nn.Parameter(torch.zeros(()))]
     on_gpu = any(parameter.is_cuda for parameter in parameters)
     lr = torch.tensor(settings.lr, device=parameters[0].device) if on_gpu else settings.lr
-    decay = settings.weight_decay
+    groups = _groups(settings, parameters)
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum, weight_decay=decay, fused=on_gpu)
+        momentum, nesterov = settings.momentum, settings.nesterov
+        return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, fused=on_gpu)
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
-    return kind(parameters, lr=lr, weight_decay=decay, capturable=on_gpu, fused=on_gpu)
+    return kind(groups, lr=lr, capturable=on_gpu, fused=on_gpu)
 
 
-def learning_rate(settings: TrainingSettings, epoch: int) -> float:
-    """Learning rate of an epoch, counted from 1: constant, or a half cosine from ``lr`` towards 0."""
+def _groups(settings: TrainingSettings, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
+    """The parameters with weight decay and, if it is for matrices alone, those without it."""
+    if settings.decay == "all":
+        return [{"params": parameters, "weight_decay": settings.weight_decay}]
+    matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
+    others = [parameter for parameter in parameters if parameter.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def learning_rate(settings: TrainingSettings, epoch: int, share: float = 1.0) -> float:
+    """Learning rate of a step.
+
+    After the warm-up it is the same in all steps of an epoch: constant, or from ``lr`` along a half cosine towards 0,
+    or along cos(7 pi t / 16) towards 0.195 ``lr`` (K. Sohn et al., "FixMatch", NeurIPS 2020), with t the share of
+    epochs done. A step of the warm-up takes a part of that rate. The part rises linearly from 0, and is 1 in the last.
+
+    Parameters
+    ----------
+    settings : TrainingSettings
+        Epochs, learning rate, schedule and warm-up.
+    epoch : int
+        The epoch, counted from 1.
+    share : float
+        Share of the epoch's steps done after this one.
+    """
+    warm = min(1.0, (epoch - 1 + share) / settings.warmup) if settings.warmup else 1.0
+    return warm * _scheduled(settings, epoch)
+
+
+def _scheduled(settings: TrainingSettings, epoch: int) -> float:
     if settings.lr_schedule == "constant":
         return settings.lr
-    return settings.lr * (1 + math.cos(math.pi * (epoch - 1) / settings.epochs)) / 2
+    half_turn = math.pi * (epoch - 1) / settings.epochs
+    if settings.lr_schedule == "slow-cosine":
+        return settings.lr * math.cos(7 / 16 * half_turn)
+    return settings.lr * (1 + math.cos(half_turn)) / 2
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin, get_type_hints
 
-from semimetric.core.checks import check_choice, check_not_negative, check_positive
+from semimetric.core.checks import check_at_least, check_choice, check_not_negative, check_positive
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 
@@ -25,11 +25,20 @@ class TrainingSettings:
     batch_size: int = setting(100, "Constraints per mini-batch.")
     optimizer: Literal["sgd", "adam", "adamw"] = setting("sgd", "Optimiser of the encoder.")
     lr: float = setting(1e-7, "Learning rate of the encoder. 0 freezes the encoder and trains only the metric.")
-    lr_schedule: Literal["constant", "cosine"] = setting(
-        "constant", "Constant learning rate, or decay along a half cosine over the epochs."
+    lr_schedule: Literal["constant", "cosine", "slow-cosine"] = setting(
+        "constant",
+        "Constant learning rate, or decay over the epochs: along a half cosine towards 0, or along FixMatch's slower "
+        "cosine towards a fifth of it.",
     )
+    warmup: int = setting(0, "First epochs, in which the learning rate rises from 0 with every step.")
     momentum: float = setting(0.9, "Momentum of SGD.")
+    nesterov: bool = setting(False, "Nesterov's momentum in SGD.")
     weight_decay: float = setting(5e-4, "Weight decay of the encoder.")
+    decay: Literal["all", "matrices"] = setting(
+        "all",
+        "What weight decay acts on: all parameters, or those of at least two dimensions, which leaves out biases and "
+        "normalisation.",
+    )
     average: float = setting(
         0.0,
         "Decay of the exponential moving average of the weights, below 1. The averaged encoder builds the graph, is "
@@ -59,8 +68,8 @@ class TrainingSettings:
         for name in ("epochs_per_partition", "partition_size", "passes", "batch_size"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.epochs < 0:
-            raise InputError(f"epochs must be at least 0, got {self.epochs}.")
+        for name in ("epochs", "warmup"):
+            check_at_least(getattr(self, name), 0, name)
         for name in ("lr", "weight_decay", "patience"):
             check_not_negative(getattr(self, name), name)
         if self.patience and self.selection == "last":
@@ -74,6 +83,12 @@ class TrainingSettings:
         for name, hint in get_type_hints(TrainingSettings).items():
             if get_origin(hint) is Literal:
                 check_choice(getattr(self, name), get_args(hint), name)
+        if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
+            got = "momentum 0" if self.optimizer == "sgd" else f"optimizer {self.optimizer!r}"
+            raise InputError(
+                f"nesterov is a momentum of SGD, got {got}. Leave nesterov out, or set optimizer to 'sgd' and momentum "
+                "above 0."
+            )
 
 
 @dataclass(frozen=True)

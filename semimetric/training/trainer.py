@@ -238,12 +238,13 @@ class Trainer:
     def _train_batches(self, epoch: int, rows: Tensor, constraints: Any) -> None:
         size = min(self.settings.batch_size, len(constraints))
         total = self.settings.passes * (len(constraints) // size)
-        set_learning_rate(self.optimizer, learning_rate(self.settings, epoch))
         with self._weights_of_steps():
             passes = (constraints.minibatches(size, self.generator) for _ in range(self.settings.passes))
             done = 0
             for batches in batched(chain.from_iterable(passes), self.step.at_once(size)):
                 for views, batch in zip(self.step.views([rows[b.nodes] for b in batches]), batches, strict=True):
+                    if not done or epoch <= self.settings.warmup:  # after it once an epoch
+                        set_learning_rate(self.optimizer, learning_rate(self.settings, epoch, (done + 1) / total))
                     self.metric = self.step(self.metric, views, batch)
                     done += 1
                     self.progress.batch(epoch, done, total)

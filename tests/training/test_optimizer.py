@@ -126,13 +126,19 @@ def test_nothing_to_train_is_refused_unless_nothing_is_asked() -> None:
     ("changes", "message"),
     [
         ({"optimizer": "lion"}, "optimizer must be one of sgd, adam, adamw, got 'lion'"),
-        ({"lr_schedule": "steps"}, "lr_schedule must be one of constant, cosine, got 'steps'"),
+        ({"lr_schedule": "steps"}, "lr_schedule must be one of constant, cosine, slow-cosine, got 'steps'"),
         ({"precision": "float16"}, "precision must be one of float32, bfloat16"),
         ({"average": 1.0}, r"average must be in \[0, 1\), got 1.0"),
         ({"average": -0.1}, r"average must be in \[0, 1\), got -0.1"),
         ({"hold_back": 1.0}, r"hold_back must be in \[0, 1\), got 1.0"),
         ({"passes": 0}, "passes must be at least 1, got 0"),
         ({"weight_decay": -1.0}, "weight_decay must be a finite number of at least 0"),
+        ({"epochs": -1}, "epochs must be at least 0, got -1"),
+        ({"warmup": -1}, "warmup must be at least 0, got -1"),
+        ({"decay": "biases"}, "decay must be one of all, matrices, got 'biases'"),
+        ({"nesterov": True, "optimizer": "adam"}, "nesterov is a momentum of SGD, got optimizer 'adam'"),
+        ({"nesterov": True, "optimizer": "adamw"}, "got optimizer 'adamw'. Leave nesterov out, or set optimizer to"),
+        ({"nesterov": True, "momentum": 0.0}, "nesterov is a momentum of SGD, got momentum 0"),
     ],
 )
 def test_bad_settings_are_named(changes: dict, message: str) -> None:
