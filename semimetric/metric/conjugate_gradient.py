@@ -22,6 +22,9 @@ from semimetric.metric.rules import CGResult
 
 LineSearchName = Literal["auto", "sequential", "parallel"]
 
+BLOCK_NUMBERS = 1 << 27
+"""Most projected numbers of trial steps at once, 1 GiB; of 200,000 triplets all ten steps would take four."""
+
 
 class Iterate(NamedTuple):
     """State at a point L: projections = rows @ L (2T, l), margins (T,) and cost ()."""
@@ -156,19 +159,30 @@ def _measure(projections: Tensor) -> Iterate:
 
 
 def _search(line: Line, trial: Tensor) -> Search:
-    """Evaluate all trial steps at once and keep the first with sufficient decrease, or the last."""
+    """Evaluate all trial steps and keep the first with sufficient decrease, or the last.
+
+    As many steps are evaluated at once as ``BLOCK_NUMBERS`` allows; their projections are not kept.
+    """
     steps = trial * rules.CONTRACTION ** torch.arange(rules.TRIALS, dtype=trial.dtype, device=trial.device)
     corrections = line.correction(steps)
-    reached = _measure(torch.addcmul(line.start.projections, steps[:, None, None], line.velocity) @ corrections)
-    enough = reached.cost <= torch.addcmul(line.start.cost, steps, line.slope, value=rules.SUFFICIENT_DECREASE)
+    at_once = max(1, BLOCK_NUMBERS // line.velocity.numel())
+    blocks = zip(steps.split(at_once), corrections.split(at_once), strict=True)
+    costs = torch.cat([_reached(line, *block).cost for block in blocks])
+    enough = costs <= torch.addcmul(line.start.cost, steps, line.slope, value=rules.SUFFICIENT_DECREASE)
     chosen = (~enough).cumprod(0).sum().clamp(max=rules.TRIALS - 1)
-    tried = (*reached, corrections, steps)
-    *picked, correction, step = (values.index_select(0, chosen[None]).squeeze(0) for values in tried)
+    step, correction = (values.index_select(0, chosen[None]) for values in (steps, corrections))
+    picked = [values.squeeze(0) for values in _reached(line, step, correction)]
+    step, correction = step.squeeze(0), correction.squeeze(0)
     lower = (picked[-1] <= line.start.cost) & (step > 0)
     iterate = Iterate(*(torch.where(lower, new, old) for new, old in zip(picked, line.start, strict=True)))
     step = step.masked_fill(~lower, 0.0)
     correction = torch.where(lower, correction, identity_like(correction))
     return Search(iterate, step, correction, torch.where(chosen == 1, step, 2 * step))
+
+
+def _reached(line: Line, steps: Tensor, corrections: Tensor) -> Iterate:
+    """The iterates at (s,) steps with their (s, l, l) corrections."""
+    return _measure(torch.addcmul(line.start.projections, steps[:, None, None], line.velocity) @ corrections)
 
 
 def _searches_on_host(name: LineSearchName, device: torch.device) -> bool:

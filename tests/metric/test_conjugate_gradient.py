@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from semimetric.core.errors import InputError
 from semimetric.losses import angular_loss
-from semimetric.metric import AngularProblem, Euclidean, Stiefel, minimize_angular, random_orthonormal
+from semimetric.metric import (
+    AngularProblem,
+    Euclidean,
+    Stiefel,
+    conjugate_gradient,
+    minimize_angular,
+    random_orthonormal,
+)
 from semimetric.metric.angular import row_margins
 from semimetric.metric.host_geometry import HostStiefel
 
@@ -75,6 +82,14 @@ def test_every_step_is_orthonormal_and_never_raises_the_cost(size):
         assert cost <= previous + 1e-10
         assert result.cost.item() == pytest.approx(cost, rel=1e-9)
         previous = cost
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 10])
+def test_trial_steps_in_blocks_take_the_same_path(at_once, monkeypatch):
+    start, *points = make(0, 5, 7, 40)
+    whole = minimize_angular(start, *points, line_search="parallel")
+    monkeypatch.setattr(conjugate_gradient, "BLOCK_NUMBERS", at_once * 2 * len(points[0]) * start.shape[1])
+    torch.testing.assert_close(minimize_angular(start, *points, line_search="parallel").costs, whole.costs)
 
 
 @pytest.mark.parametrize("geometry", [Stiefel(), Euclidean(), Euclidean(radius=1.5)], ids=str)
