@@ -27,8 +27,15 @@ Targets = Annotated[
 def reproduce(
     targets: Targets,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for results, tables and figures; what it holds is reused.")
-    ] = Path("reproduction"),
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder for results, tables and figures; what it holds is reused. (Default reproduction, with --quick "
+            "reproduction-quick.)",
+            show_default=False,
+        ),
+    ] = None,
     datasets: Annotated[str, typer.Option(help="Only these datasets, separated by commas.", show_default=False)] = "",
     methods: Annotated[str, typer.Option(help="Only rows of these methods.", show_default=False)] = "",
     seeds: Annotated[
@@ -67,12 +74,15 @@ def reproduce(
     from semimetric.paper.reproduce import reproduce as run
     from semimetric.paper.work import Place
 
+    out = out or Path("reproduction-quick" if quick else "reproduction")
     place, chosen = Place(out, data_dir, weights, device, threads, photographs), cast("Reuse", reuse)
     if dry_run:
         _show_plan(plan_of(request, place, chosen), as_json)
         return
     with showing_progress(lambda: f"the same command goes on from what is in {out}") as progress:
         found = write_found(request, place, progress) if no_run else run(request, place, chosen, workers, progress)
+    if no_run and not found.files:
+        raise InputError(f"{out} holds no results of what is asked for. Leave --no-run out to run it.")
     _report(found, as_json)
 
 
@@ -106,7 +116,7 @@ def _report(outcome: Any, as_json: bool) -> None:
         print_json({"files": files, "failed": outcome.failed, "ran": outcome.ran, "reused": outcome.reused})
     else:
         for name, lines in outcome.tables.items():
-            say(f"{name}\n{as_markdown(lines)}")
+            say(f"{name}\n{as_markdown(lines) if lines else 'no results'}")
         say(f"{counted(outcome.ran, 'fit')} run, {counted(outcome.reused, 'result')} reused.")
         for path in outcome.files:
             say(str(path))

@@ -122,6 +122,18 @@ def key_of(cell: Cell, plan: Plan, data: str, weights: str | None) -> str:
     return f"{fit_key(cell, plan)}-{_digest([data, weights])[:6]}"
 
 
+def same_settings(plan: Mapping[str, Any], today: Plan) -> bool:
+    """Whether the settings of a record are those of a plan today; ones that the record does not know do not count."""
+    groups = settings_of(today)
+    return all(
+        known == groups[group]
+        if not isinstance(known, dict)
+        else all(groups[group].get(n) == v for n, v in known.items())
+        for group, known in plan.items()
+        if group in groups
+    )
+
+
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 

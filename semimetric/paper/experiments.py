@@ -120,8 +120,8 @@ CONSENSUS = Row("consensus", "consensus", "ours", on_photographs={"backbone": "g
 STAGES = (
     Row("1. L uniform on [0, 1)", PAPER_METHOD, settings={"epochs": 0}, published="initial"),
     Row("2. the same L orthonormalised", PAPER_METHOD, settings={"epochs": 0, "start": "uniform-orthonormal"}),
-    Row("3. metric only (frozen network)", PAPER_METHOD, settings={"lr": 0.0} | EARLY, on_photographs=LONG),
-    Row("4. metric and network", PAPER_METHOD, settings=EARLY, on_photographs=LONG, published=PAPER_METHOD),
+    Row("3. metric only (frozen encoder)", PAPER_METHOD, settings={"lr": 0.0} | EARLY, on_photographs=LONG),
+    Row("4. metric and encoder", PAPER_METHOD, settings=EARLY, on_photographs=LONG, published=PAPER_METHOD),
 )
 
 WITHOUT = Row("w/o orth", PAPER_METHOD, settings={"orthogonal": False} | EARLY, published="w/o orth")

@@ -68,10 +68,13 @@ def angle_picture(lines: Sequence[Line]) -> Figure:
     """Scores by the angle of the loss, beside the paper's."""
     panels = []
     for column, label in (("nmi", "NMI in per cent"), ("recall@1", "Recall@1 in per cent")):
-        angles = [float(line.title.rstrip("°")) for line in lines]
-        spread = [line.deviation[column] or 0.0 for line in lines] if len(lines[0].seeds) > 1 else []
-        curves = [Curve(lines[0].dataset, angles, [line.mean[column] for line in lines], spread)]
-        if lines[0].dataset == "cars196":
+        curves = []
+        for dataset in dict.fromkeys(line.dataset for line in lines):
+            mine = [line for line in lines if line.dataset == dataset]
+            angles = [float(line.title.rstrip("°")) for line in mine]
+            spread = [line.deviation[column] or 0.0 for line in mine]
+            curves.append(Curve(dataset, angles, [line.mean[column] for line in mine], spread if any(spread) else ()))
+        if any(line.dataset == "cars196" for line in lines):
             theirs = [row[COLUMNS.index(column)] for row in ANGLES_ON_CARS.values()]
             curves.append(Curve("cars196", list(ANGLES_ON_CARS), theirs, paper=True))
         panels.append((label, curves))
@@ -105,7 +108,8 @@ def retrieval_picture(found: Found, dataset: str, data_dir: Path | None, with_im
         asked = Shown(images.get(query["row"]), _class_name(query))
         hits = {title: [_hit(entry, query, images) for entry in each["hits"][number]] for title, each in kept.items()}
         blocks.append([RetrievalRow(title, asked, shown) for title, shown in hits.items()])
-    note = f"{dataset}, seed 0. Green and solid: the class of the query. Red and dashed: another class."
+    seed = next(records[0]["seed"] for (name, _), records in found.items() if name == dataset)
+    note = f"{dataset}, seed {seed}. Green and solid: the class of the query. Red and dashed: another class."
     return retrieval_figure(blocks, note)
 
 

@@ -90,9 +90,6 @@ ANGLES_ON_CARS: dict[float, Row] = {
 }
 """The angle of the loss, on Cars-196: a table within Figure 2."""
 
-TRIPLETS = {"cub200": 146_600, "cars196": 201_350}
-"""Triplets that the paper mined."""
-
 
 def published_row(dataset: str, row: str) -> tuple[float | None, ...] | None:
     """The paper's figures of a row on a dataset, None where it has none.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,16 +36,31 @@ class Records:
         return self._by_dataset.get(dataset, {}).get(key)
 
     def add(self, record: Record) -> None:
-        """Keep a result, in place of an older one of the same key."""
+        """Keep a result, in place of an older one of the same key, beside what other processes have added."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        records = self._by_dataset.setdefault(record["dataset"], {})
-        records[record["key"]] = record
-        ordered = sorted(records.values(), key=lambda one: (one["command"], one["key"]))
-        write_json(self.folder / f"{record['dataset']}.json", {"format": FORMAT, "records": ordered})
+        path = self.folder / f"{record['dataset']}.json"
+        with _locked(self.folder):
+            there = {one["key"]: one for one in _read(path)} if path.is_file() else {}
+            records = self._by_dataset[record["dataset"]] = there | {record["key"]: record}
+            ordered = sorted(records.values(), key=lambda one: (one["command"], one["key"]))
+            write_json(path, {"format": FORMAT, "records": ordered})
 
     def all(self) -> Iterable[Record]:
         """Every result."""
         return (record for records in self._by_dataset.values() for record in records.values())
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from adding results meanwhile, where the system has such locks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _read(path: Path) -> list[Record]:
@@ -52,9 +68,14 @@ def _read(path: Path) -> list[Record]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise RunError(f"{path} holds no results of this format ({FORMAT}). Name another --out, or move the file away.")
     records = content.get("records")
-    if not isinstance(records, list) or not all(isinstance(one, dict) and "key" in one for one in records):
+    if not isinstance(records, list) or not all(map(_is_record, records)):
         raise RunError(f"{path} is damaged: it holds no list of results. Name another --out, or move the file away.")
     return records
+
+
+def _is_record(value: Any) -> bool:
+    kinds = {"key": str, "command": str, "code": str, "plan": dict, "history": list, "kept": dict, "seed": int}
+    return isinstance(value, dict) and all(isinstance(value.get(name), kind) for name, kind in kinds.items())
 
 
 def rounded(value: Any) -> Any:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from semimetric.core.errors import InputError, RunError
+from semimetric.core.extras import import_extra
 from semimetric.core.files import read_json, write_json, write_text
 from semimetric.paper.cells import code_version
 from semimetric.paper.complexity import Growth, measure_growth
@@ -19,6 +21,7 @@ from semimetric.paper.request import COMPLEXITY, Request
 from semimetric.paper.runner import Grid, check_inputs, default_workers, grid_of_records, plan_grid, run_missing
 from semimetric.paper.tables import Line, as_json, as_latex, as_markdown, correlations, lines_of
 from semimetric.paper.work import Place, hardware
+from semimetric.training.device import choose_device
 from semimetric.training.progress import Progress, Silent
 
 if TYPE_CHECKING:
@@ -52,9 +55,11 @@ def reproduce(
 ) -> Outcome:
     """Run what is missing, and write tables and figures into the folder of ``place``."""
     progress = progress or Silent()
+    check_place(request, place)
     grid = plan_of(request, place, reuse)
     reused = len(grid.found)
     if grid.missing:
+        (place.folder / "records").mkdir(parents=True, exist_ok=True)  # the folder is known again, even after a kill
         workers = workers or default_workers(place.device)
         run_missing(grid, Records(place.folder / "records"), place, workers, progress)
     return write_all(request, place, grid, reused, reuse, progress)
@@ -62,12 +67,28 @@ def reproduce(
 
 def write_found(request: Request, place: Place, progress: Progress | None = None) -> Outcome:
     """Write tables and figures of the results that are there, whatever code they came from; nothing is run."""
+    check_place(request, place)
     grid = grid_of_records(request.cells(), Records(place.folder / "records"))
-    return write_all(request, place, grid, len(grid.found), "any-code", progress or Silent())
+    return write_all(request, place, grid, len(grid.found), "any-code", progress or Silent(), measures=False)
 
 
-def write_all(request: Request, place: Place, grid: Grid, reused: int, reuse: Reuse, progress: Progress) -> Outcome:
-    """Write the tables and figures of a grid."""
+def check_place(request: Request, place: Place) -> None:
+    """Refuse a folder with other files, a device that is not there, and figures without matplotlib, before any fit."""
+    folder = place.folder
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out {str(folder)!r} is a file. Name a folder.")
+    marks = (folder / "records", folder / f"{COMPLEXITY}.json", folder / f"{COMPLEXITY}-quick.json")
+    if folder.is_dir() and any(folder.iterdir()) and not any(mark.exists() for mark in marks):
+        raise InputError(f"--out {str(folder)!r} holds other files. Name a new folder, or an empty one.")
+    choose_device(place.device)
+    if any(name in PICTURES or name == COMPLEXITY for name in request.names()):
+        import_extra("matplotlib", "figures", "a figure")
+
+
+def write_all(
+    request: Request, place: Place, grid: Grid, reused: int, reuse: Reuse, progress: Progress, measures: bool = True
+) -> Outcome:
+    """Write the tables and figures of a grid; with ``measures`` false nothing is timed either."""
     place.folder.mkdir(parents=True, exist_ok=True)
     tables, files = {}, []
     for table in request.tables():
@@ -75,7 +96,7 @@ def write_all(request: Request, place: Place, grid: Grid, reused: int, reuse: Re
         tables[table.name] = lines_of(table, grid, table.datasets, (), request.quick)
         files += write_table(table, tables[table.name], grid, place, request.quick)
     if COMPLEXITY in request.names():
-        files += write_complexity(place, reuse, request.quick, progress)
+        files += write_complexity(place, reuse, request.quick, progress, measures)
     failed = {grid.cells[number].name(): reason for number, reason in grid.failed.items()}
     return Outcome(files, tables, failed, reused, len(grid.found) - reused)
 
@@ -130,15 +151,17 @@ PICTURES: dict[str, Callable[[Table, Sequence[Line], Found, Place], Figure]] = {
 """How a table is drawn."""
 
 
-def write_complexity(place: Place, reuse: Reuse, quick: bool, progress: Progress) -> list[Path]:
+def write_complexity(place: Place, reuse: Reuse, quick: bool, progress: Progress, measures: bool = True) -> list[Path]:
     """Measure how the steps of the method grow, unless it has been measured, and write table and figure."""
-    stem = place.folder / COMPLEXITY
+    stem = place.folder / (f"{COMPLEXITY}-quick" if quick else COMPLEXITY)
     path = stem.with_suffix(".json")
-    known: dict[str, Any] = read_json(path) if path.is_file() and reuse != "none" else {}
-    if known.get("quick") != quick or (reuse == "same-code" and known.get("code") != code_version()):
+    known = _measured(path) if reuse != "none" else None
+    if known is None or (reuse == "same-code" and known["code"] != code_version()):
+        if not measures:
+            return []
         grown = measure_growth(quick, progress.stage)
         machine = hardware(dataclasses.replace(place, device="cpu", threads=1))
-        known = {"quick": quick, "code": code_version(), "hardware": machine, "command": COMMAND}
+        known = {"code": code_version(), "hardware": machine, "command": COMMAND + (" --quick" if quick else "")}
         known |= {"growth": [rounded(dataclasses.asdict(entry)) for entry in grown]}
         write_json(path, known)
     growth = [Growth(**entry) for entry in known["growth"]]
@@ -146,6 +169,19 @@ def write_complexity(place: Place, reuse: Reuse, quick: bool, progress: Progress
     scalings = [Scaling(g.step, g.variable, g.sizes, g.seconds, g.exponent, g.stated) for g in growth]
     note = "One CPU thread. Dashed: the exponent that the paper states."
     return [path, stem.with_suffix(".md"), *write_figure(scaling_figure(scalings, note), stem)]
+
+
+def _measured(path: Path) -> dict[str, Any] | None:
+    """The measurement in a file, if there is one."""
+    if not path.is_file():
+        return None
+    known = read_json(path)
+    names = {field.name for field in dataclasses.fields(Growth)}
+    growth = known.get("growth") if isinstance(known, dict) and "code" in known else None
+    if not isinstance(growth, list) or not all(isinstance(one, dict) and {*one} == names for one in growth):
+        raise RunError(f"{path} is damaged: it holds no measurement. Move it away.")
+    found: dict[str, Any] = known
+    return found
 
 
 COMMAND = "semimetric reproduce complexity"

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ import torch
 from semimetric.core.errors import InputError
 from semimetric.data.benchmarks.registry import describe_datasets
 from semimetric.encoders.registry import takes_photographs
-from semimetric.paper.cells import Cell, code_version, fit_key
+from semimetric.paper.cells import Cell, code_version, fit_key, same_settings
 from semimetric.paper.records import Record, Records, Reuse
 from semimetric.paper.work import Place, describe, run_cell
 from semimetric.training.progress import Progress, Silent
@@ -47,8 +48,9 @@ class Grid:
     failed: dict[int, str] = field(default_factory=dict)
 
     def record(self, cell: Cell) -> Record | None:
-        """The result of a cell, if there is one."""
-        return self.found.get(self.numbers.get(cell.identity, -1))
+        """The result of a cell, if there is one that holds what the cell keeps."""
+        record = self.found.get(self.numbers.get(cell.identity, -1))
+        return record if record is not None and {*cell.keeps} <= {*record["kept"]} else None
 
 
 def plan_grid(cells: Iterable[Cell], records: Records, place: Place, reuse: Reuse) -> Grid:
@@ -66,7 +68,7 @@ def plan_grid(cells: Iterable[Cell], records: Records, place: Place, reuse: Reus
             grid.cells[number] = dataclasses.replace(known, keeps=tuple(sorted({*known.keeps, *cell.keeps})))
     for key, number in seen.items():
         cell = grid.cells[number]
-        record = None if reuse == "none" else records.find(cell.dataset, key)
+        record = records.find(cell.dataset, key)
         if record is not None and _serves(record, cell, reuse):
             grid.found[number] = record
             continue
@@ -84,19 +86,26 @@ def grid_of_records(cells: Iterable[Cell], records: Records) -> Grid:
     known = {record["key"].partition("-")[0]: record for record in records.all()}
     grid = Grid()
     for cell in cells:
-        record = known.get(fit_key(cell, cell.plan()))
-        grid.numbers[cell.identity] = len(grid.cells)
-        if record is not None and {*cell.keeps} <= {*record["kept"]}:
-            grid.found[len(grid.cells)] = record
-        else:
-            grid.missing.append(len(grid.cells))
+        if cell.identity in grid.numbers:
+            continue
+        number = grid.numbers[cell.identity] = len(grid.cells)
         grid.cells.append(cell)
+        plan = cell.plan()
+        record = known.get(fit_key(cell, plan))
+        if record is not None and same_settings(record["plan"], plan):
+            grid.found[number] = record
+        else:
+            grid.missing.append(number)
     return grid
 
 
 def _serves(record: Record, cell: Cell, reuse: Reuse) -> bool:
-    """Whether a result is of this code, unless any will do, and holds what the cell keeps."""
-    return {*cell.keeps} <= {*record["kept"]} and (reuse == "any-code" or record["code"] == code_version())
+    """Whether a result is of these settings and this code, unless any will do, and holds what the cell keeps."""
+    if reuse == "none" or not {*cell.keeps} <= {*record["kept"]}:
+        return False
+    if reuse == "same-code" and record["code"] != code_version():
+        return False
+    return same_settings(record["plan"], cell.plan())
 
 
 def check_inputs(cells: Sequence[Cell], place: Place) -> None:
@@ -131,18 +140,18 @@ def default_workers(device: str) -> int:
 def run_missing(grid: Grid, records: Records, place: Place, workers: int, progress: Progress | None = None) -> None:
     """Run what is missing, and keep every result as soon as it is there.
 
-    A cell that fails is noted in ``grid.failed``; the others go on. Cells for which memory ran out beside others are
-    tried once more, one at a time. Fits that Ctrl-C interrupts continue next time.
+    A cell that fails is noted in ``grid.failed``; the others go on. Cells that ran out of memory or lost their process
+    are tried once more, each in a process of its own. Fits that Ctrl-C interrupts continue next time.
     """
     progress = progress or Silent()
     total = len(grid.cells)
     tell = Tally(progress, total, total - len(grid.missing))
     with _processes(workers) as pool:
         _describe_all(pool, grid, place, progress)
-        crowded = _run_all(pool, grid.missing, grid, records, place, tell, again=workers > 1)
-    if crowded:
+        crowded = _run_all(pool, grid.missing, grid, records, place, tell, again=True)
+    for number in crowded:
         with _processes(1) as pool:
-            _run_all(pool, crowded, grid, records, place, tell, again=False)
+            _run_all(pool, [number], grid, records, place, tell, again=False)
     grid.missing = [number for number in grid.missing if number not in grid.found]
 
 
@@ -180,7 +189,7 @@ def _run_all(
     tell: Tally,
     again: bool,
 ) -> list[int]:
-    """Run cells, and return those for which memory ran out if they may be tried ``again``."""
+    """Run cells, and return those that ran out of memory or lost their process, if they may be tried ``again``."""
     crowded = []
     waiting = {pool.submit(run_cell, grid.cells[number], place): number for number in numbers}
     while waiting:
@@ -192,7 +201,7 @@ def _run_all(
                 records.add(future.result())
                 grid.found[number] = future.result()
                 tell.done += 1
-            elif again and isinstance(error, MemoryError | torch.OutOfMemoryError):
+            elif again and isinstance(error, MemoryError | torch.OutOfMemoryError | BrokenProcessPool):
                 crowded.append(number)
             else:
                 grid.failed[number] = f"{type(error).__name__}: {error}"

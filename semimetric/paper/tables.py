@@ -110,7 +110,7 @@ def lines_of(table: Table, grid: Grid, datasets: Sequence[str], seeds: Sequence[
 
 
 def correlations(lines: Sequence[Line]) -> dict[str, dict[str, Any]]:
-    """Spearman's rank correlation of the methods' order with the paper's, by dataset and protocol.
+    """Spearman's rank correlation of the methods' order with the paper's, by dataset, protocol of the paper.
 
     Initial is no method. Of several lines that answer to one of the paper's the first counts. Fewer than three methods
     have no order worth a number.

@@ -74,8 +74,11 @@ class Place:
     def plan(self, cell: Cell) -> Plan:
         """The plan of a cell, with the places of its files."""
         plan = cell.plan(self.weights)
-        cache = self.folder / "features" / f"{cell.dataset}-{plan.network.backbone}.safetensors"
-        return cell.plan(self.weights, cache)
+        if not plan.network.backbone:
+            return plan
+        source = (data_version(cell.dataset, self.data_dir), weights_version(self.weights) or "")
+        name = "-".join([cell.dataset, plan.network.backbone, *(part[:8] for part in source)])
+        return cell.plan(self.weights, self.folder / "features" / f"{name}.safetensors")
 
     def key(self, cell: Cell) -> str:
         """What identifies the result of a cell here."""

@@ -13,7 +13,8 @@ from semimetric.paper.records import Records, rounded
 
 
 def record(key: str, dataset: str = "digits", **values) -> dict:
-    return {"key": key, "dataset": dataset, "command": f"fit {key}", "value": 1.5} | values
+    about = {"key": key, "dataset": dataset, "command": f"fit {key}", "code": "1+a", "seed": 0}
+    return about | {"plan": {}, "history": [], "kept": {}, "value": 1.5} | values
 
 
 def test_results_come_back_by_dataset_and_key(tmp_path: Path) -> None:
@@ -49,6 +50,14 @@ def test_the_file_does_not_depend_on_the_order_of_the_results(tmp_path: Path) ->
     assert (tmp_path / "one" / "digits.json").read_bytes() == (tmp_path / "two" / "digits.json").read_bytes()
 
 
+def test_two_at_once_lose_nothing(tmp_path: Path) -> None:
+    one, other = Records(tmp_path), Records(tmp_path)
+    one.add(record("a"))
+    other.add(record("b"))
+    one.add(record("c"))
+    assert sorted(found["key"] for found in Records(tmp_path).all()) == ["a", "b", "c"]
+
+
 def test_a_write_that_fails_leaves_the_results_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = Records(tmp_path)
     records.add(record("a"))
@@ -61,7 +70,7 @@ def test_a_write_that_fails_leaves_the_results_before_it(tmp_path: Path, monkeyp
         patch.setattr(Path, "write_text", full)
         with pytest.raises(OSError, match="No space left"):
             records.add(record("b"))
-    assert [path.name for path in tmp_path.iterdir()] == ["digits.json"]
+    assert [path.name for path in tmp_path.iterdir() if path.suffix] == ["digits.json"]
     assert [one["key"] for one in Records(tmp_path).all()] == ["a"]
 
 

@@ -39,7 +39,7 @@ def test_a_table_is_run_and_written_and_its_rows_can_be_repeated_alone(tmp_path:
         (record,) = (record for record in records if [record["command"]] == line["commands"])
         assert f"    {record['command']}\n" in files["table4.md"]
         assert f"| {line['title']} | {100 * record['final']['nmi']:.1f} | " in files["table4.md"]
-        assert f"{line['title']}, paper & {100 * record['final']['nmi']:.1f} & " in files["table4.tex"]
+        assert f"{line['title']} (paper's protocol) & {100 * record['final']['nmi']:.1f} & " in files["table4.tex"]
         assert record["best_epoch"] <= record["epochs"] == 1
 
     again = semimetric(*QUICK, out, "--json").json()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 from helpers.birds import write_birds
 
 from semimetric.core.errors import InputError
-from semimetric.paper.cells import Cell, code_version
+from semimetric.paper.cells import Cell, code_version, settings_of
 from semimetric.paper.records import Records
 from semimetric.paper.runner import Grid, check_inputs, grid_of_records, plan_grid
 from semimetric.paper.work import Place
@@ -26,6 +27,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 def result(cell: Cell, place: Place, **values) -> dict:
     about = {"key": place.key(cell), "dataset": cell.dataset, "command": cell.command(), "code": code_version()}
+    about |= {"plan": settings_of(place.plan(cell)), "history": [], "seed": cell.seed}
     return about | {"kept": {name: {} for name in cell.keeps}} | values
 
 
@@ -75,7 +77,7 @@ def test_a_result_without_what_is_asked_for_is_run_again_and_loses_nothing(place
     grid = planned([wanted], place, "same-code", result(kept, place))
     assert grid.missing == [0]
     assert grid.cells[0].keeps == ("map", "neighbors")
-    assert planned([wanted], place, "none").cells[0].keeps == ("neighbors",)
+    assert planned([wanted], place, "none").cells[0].keeps == ("map", "neighbors")
 
 
 def test_scored_and_unscored_fits_are_two(place: Place) -> None:
@@ -88,10 +90,25 @@ def test_what_is_there_is_found_without_data_and_whatever_the_code(place: Place)
     record["key"] = record["key"].partition("-")[0] + "-000000"  # of another copy of the data
     records = Records(place.folder / "records")
     records.add(record)
-    grid = grid_of_records([birds, CELL, dataclasses.replace(CELL, keeps=("map",))], records)
-    assert grid.record(birds) is None
-    assert grid.found == {1: record}
-    assert grid.missing == [0, 2]
+    mapped = dataclasses.replace(CELL, keeps=("map",))
+    for cells in ([birds, CELL, mapped], [birds, mapped, CELL]):  # what one table lacks does not hide it from another
+        grid = grid_of_records(cells, records)
+        assert grid.found == {1: record}
+        assert grid.missing == [0]
+        assert [grid.record(cell) for cell in (birds, CELL, mapped)] == [None, record, None]
+
+
+def test_a_result_of_an_older_default_is_no_result(place: Place) -> None:
+    record = result(CELL, place)
+    older = json.loads(json.dumps(record))
+    older["plan"]["method_settings"]["gamma"] = 0.5
+    newer = json.loads(json.dumps(record))
+    newer["plan"]["training"].pop("patience")  # a setting that came later, with a neutral default
+    for one, missing in ((older, [0]), (newer, [])):
+        assert planned([CELL], place, "any-code", one).missing == missing
+        records = Records(place.folder / "other")
+        records.add(one)
+        assert grid_of_records([CELL], records).missing == missing
 
 
 def test_missing_data_is_named(place: Place, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ ALONE = dataclasses.replace(
 def record(seed: int, recall: float, **values) -> dict:
     scores = {name: recall / (number + 1) for number, name in enumerate(COLUMNS)}
     about = {"seed": seed, "final": scores, "best_epoch": 2 * seed, "epochs": 7 + seed, "wall": 60.0 * (seed + 1)}
-    about |= {"hardware": {"device": "CPU"}, "code": "1+a", "command": f"fit --seed {seed}"}
+    about |= {"hardware": {"device": "CPU"}, "code": "1+a", "command": f"fit --seed {seed}", "kept": {}}
     return about | values
 
 
