@@ -147,7 +147,7 @@ def test_photographs_are_fitted_searched_and_predicted_with_it(tmp_path: Path, m
     run = tmp_path / "run"
     with monkeypatch.context() as installed:
         write_package(tmp_path / "site", BEST, installed)
-        fit = semimetric("fit", photos, "--out", run, "--epochs", 2, "--passes", 1, "--side", 64)
+        fit = semimetric("fit", photos, "--out", run, "--method", "triplet", "--epochs", 1, "--side", 64)
         assert fit.code == 0, fit.err
         assert f"{BEST} from " in fit.out + fit.err
         paths = sorted(photos.rglob("*.*"))
