@@ -40,44 +40,42 @@ _UNITS |= {"project": ("_project_conv", "_bn2")}
 
 
 class Unit(nn.Module):
-    """A convolution padded as in TensorFlow, batch normalisation and, unless ``linear``, ReLU6.
+    """A convolution at stride 1, or at stride 2 on maps that had ``side`` in training, batch normalisation, ReLU6.
 
-    At stride 2 an even side is padded by one pixel more at its end than at its beginning.
+    At stride 2 TensorFlow pads an even side by one pixel more at its end than at its beginning, and an odd one evenly.
+    The same pixels are added to maps of any other side, so that kernels lie as they did in training.
     """
 
     def __init__(
-        self, channels: int, out: int, kernel: int = 1, stride: int = 1, groups: int = 1, linear: bool = False
+        self, channels: int, out: int, kernel: int = 1, side: int = 0, groups: int = 1, linear: bool = False
     ) -> None:
         super().__init__()
-        around = kernel // 2 if stride == 1 else 0
-        self.convolution = nn.Conv2d(channels, out, kernel, stride, around, groups=groups, bias=False)
+        around, more = 0 if side else kernel // 2, kernel - 2 + side % 2
+        self.ends = (more // 2, more - more // 2) * 2 if side else ()
+        self.convolution = nn.Conv2d(channels, out, kernel, 2 if side else 1, around, groups=groups, bias=False)
         self.norm = nn.BatchNorm2d(out, eps=1e-3, momentum=0.01)
         self.linear = linear
         nn.init.normal_(self.convolution.weight, std=math.sqrt(2 * groups / (kernel**2 * out)))
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Maps (N, channels, H, W) -> (N, out, H / stride, W / stride), rounded up."""
-        if self.convolution.stride != (1, 1):
-            kernel = self.convolution.kernel_size[0]
-            more = [kernel - 2 + side % 2 for side in (maps.shape[3], maps.shape[2])]  # pixels to add
-            maps = nn.functional.pad(maps, [part for pixels in more for part in (pixels // 2, pixels - pixels // 2)])
-        maps = self.norm(self.convolution(maps))
+        """Maps (N, channels, H, W) -> (N, out, H / stride, W / stride)."""
+        maps = self.norm(self.convolution(nn.functional.pad(maps, self.ends) if self.ends else maps))
         return maps if self.linear else nn.functional.relu6(maps, inplace=True)
 
 
 class Block(nn.Module):
     """An inverted residual block: more channels, a filter on each, fewer channels; added to its input if it fits."""
 
-    def __init__(self, channels: int, out: int, kernel: int, stride: int, widening: int) -> None:
+    def __init__(self, channels: int, out: int, kernel: int, side: int, widening: int) -> None:
         super().__init__()
         wide = channels * widening
         self.expand = Unit(channels, wide) if widening > 1 else nn.Identity()
-        self.depthwise = Unit(wide, wide, kernel, stride, groups=wide)
+        self.depthwise = Unit(wide, wide, kernel, side, groups=wide)
         self.project = Unit(wide, out, linear=True)
-        self.adds = stride == 1 and channels == out
+        self.adds = not side and channels == out
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Maps (N, channels, H, W) -> (N, out, H / stride, W / stride), rounded up."""
+        """Maps (N, channels, H, W) -> (N, out, H / stride, W / stride)."""
         change: Tensor = self.project(self.depthwise(self.expand(maps)))
         return maps + change if self.adds else change
 
@@ -94,15 +92,17 @@ class EfficientNetLite(nn.Module):
         Factor of the channels of the blocks.
     depth : float
         Factor of the number of blocks in a stage.
+    side : int
+        Side of the images in training, in pixels. It decides how maps are padded.
     """
 
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, width: float = 1.0, depth: float = 1.0) -> None:
+    def __init__(self, width: float = 1.0, depth: float = 1.0, side: int = 224) -> None:
         super().__init__()
-        layout = _layout(width, depth)
-        self.stem = Unit(3, _STEM, 3, 2)
+        layout = _layout(width, depth, side)
+        self.stem = Unit(3, _STEM, 3, side)
         self.blocks = nn.Sequential(*(Block(*block) for block in layout))
         self.head = Unit(layout[-1][1], _HEAD)
         scale, shift = conversion((127 / 255,) * 3, (128 / 255,) * 3)
@@ -110,7 +110,7 @@ class EfficientNetLite(nn.Module):
         self.register_buffer("shift", shift, persistent=False)
 
     def features(self, images: Tensor) -> Tensor:
-        """Maps (N, 1280, h, w) before the average pool, with h = H / 32 rounded up."""
+        """Maps (N, 1280, h, w) before the average pool, with h about H / 32."""
         check_images(images, "EfficientNet-Lite", SMALLEST)
         if images.is_cpu:
             images = images.contiguous(memory_format=torch.channels_last)
@@ -122,15 +122,16 @@ class EfficientNetLite(nn.Module):
         return self.features(images).mean((2, 3))
 
 
-def _layout(width: float, depth: float) -> list[tuple[int, int, int, int, int]]:
-    """Channels in, channels out, kernel, stride and widening of each block."""
-    blocks, channels = [], _STEM
+def _layout(width: float, depth: float, side: int) -> list[tuple[int, int, int, int, int]]:
+    """Channels in, channels out, kernel, side of the maps in training where they are halved (else 0), and widening."""
+    blocks, channels, side = [], _STEM, math.ceil(side / 2)
     for number, (count, kernel, stride, widening, base) in enumerate(_STAGES):
         out = _rounded(base * width)
         repeats = count if number in (0, len(_STAGES) - 1) else math.ceil(count * depth)
         for place in range(repeats):
-            blocks.append((channels, out, kernel, stride if place == 0 else 1, widening))
-            channels = out
+            halved = stride == 2 and place == 0
+            blocks.append((channels, out, kernel, side if halved else 0, widening))
+            channels, side = out, math.ceil(side / 2) if halved else side
     return blocks
 
 
@@ -164,8 +165,8 @@ def _is_lite(tensors: Mapping[str, Tensor]) -> bool:
     return {_FIRST, _LAST} <= tensors.keys() and not any("._se_" in name for name in tensors)
 
 
-def _spec(name: str, width: float, depth: float, package: WeightsPackage) -> EncoderSpec:
-    layout = _layout(width, depth)
+def _spec(name: str, width: float, depth: float, side: int, package: WeightsPackage) -> EncoderSpec:
+    layout = _layout(width, depth, side)
     signature = len(layout), layout[-1][1]
 
     def load(path: Path) -> EfficientNetLite:
@@ -176,14 +177,14 @@ def _spec(name: str, width: float, depth: float, package: WeightsPackage) -> Enc
                 f"no squeeze-and-excitation. Give those of {name}, as the package {package.name} has them."
             )
         with torch.random.fork_rng(devices=[]):
-            network = EfficientNetLite(width, depth)
+            network = EfficientNetLite(width, depth, side)
         ours = _names_here(len(layout))
         load_tensors(network, {ours.get(key, key): value for key, value in tensors.items()}, path, _NO_FEATURES)
         return network
 
     return EncoderSpec(
         name=name,
-        build=lambda shape, init: EfficientNetLite(width, depth),
+        build=lambda shape, init: EfficientNetLite(width, depth, side),
         load=load,
         recognises=lambda tensors: _is_lite(tensors) and _signature(tensors) == signature,
         smallest=SMALLEST,
@@ -200,17 +201,20 @@ EFFICIENTNET_LITE0 = _spec(
     "efficientnet-lite0",
     1.0,
     1.0,
+    224,
     _package(0, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"),
 )
 EFFICIENTNET_LITE1 = _spec(
     "efficientnet-lite1",
     1.0,
     1.1,
+    240,
     _package(1, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"),
 )
 EFFICIENTNET_LITE2 = _spec(
     "efficientnet-lite2",
     1.1,
     1.2,
+    260,
     _package(2, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"),
 )

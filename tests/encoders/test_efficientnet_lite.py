@@ -25,6 +25,7 @@ from semimetric.encoders import (
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
 SIZES = {"efficientnet-lite0": 4_652_008, "efficientnet-lite1": 5_416_680, "efficientnet-lite2": 6_092_072}
 """Published numbers of weights, with the classifier's 1,281,000."""
+SIDES = {"efficientnet-lite0": 224, "efficientnet-lite1": 240, "efficientnet-lite2": 260}
 
 
 def normalised(pixels: Tensor) -> Tensor:
@@ -39,18 +40,18 @@ def some_pixels(height: int, width: int, count: int = 2) -> Tensor:
     return (127 + 90 * waves * (down > 0.3) + 10 * noise).clamp(0, 255)
 
 
-def slow_convolution(maps: Tensor, kernels: Tensor, stride: int) -> Tensor:
-    """Tensorflow's "SAME": window by window, as sums over cut-out pieces; one kernel per channel, or all channels."""
+def slow_convolution(maps: Tensor, kernels: Tensor, stride: int, trained: int) -> Tensor:
+    """TensorFlow's "SAME" for maps of the side in training: sums over cut-out pieces, of one channel or of all."""
     size = kernels.shape[2]
-    sides = [-(-side // stride) for side in maps.shape[2:]]
-    lacking = [max((out - 1) * stride + size - side, 0) for out, side in zip(sides, maps.shape[2:], strict=True)]
-    before = [pixels // 2 for pixels in lacking]
-    padded = maps.new_zeros(*maps.shape[:2], *(side + more for side, more in zip(maps.shape[2:], lacking, strict=True)))
-    padded[:, :, before[0] : before[0] + maps.shape[2], before[1] : before[1] + maps.shape[3]] = maps
+    lacking = max((-(-trained // stride) - 1) * stride + size - trained, 0)
+    sides = [(side + lacking - size) // stride + 1 for side in maps.shape[2:]]
+    padded = maps.new_zeros(*maps.shape[:2], *(side + lacking for side in maps.shape[2:]))
+    top = lacking // 2
+    padded[:, :, top : top + maps.shape[2], top : top + maps.shape[3]] = maps
     total = maps.new_zeros(len(maps), len(kernels), *sides)
     for row in range(size):
         for column in range(size):
-            piece = padded[:, :, row : row + stride * sides[0] : stride, column : column + stride * sides[1] : stride]
+            piece = padded[:, :, row::stride, column::stride][:, :, : sides[0], : sides[1]]
             kernel = kernels[:, :, row, column]
             if kernel.shape[1] == 1:
                 total += piece * kernel[:, 0, None, None]
@@ -61,10 +62,11 @@ def slow_convolution(maps: Tensor, kernels: Tensor, stride: int) -> Tensor:
 
 def slow_rows(name: str, tensors: dict[str, Tensor], pixels: Tensor) -> Tensor:
     """The network step by step, in double precision, from the names of the file and RGB pixels in 0..255."""
+    trained = SIDES[name]
     values = {key: value.double() for key, value in tensors.items()}
 
     def unit(maps: Tensor, convolution: str, norm: str, stride: int = 1, bounded: bool = True) -> Tensor:
-        maps = slow_convolution(maps, values[f"{convolution}.weight"], stride)
+        maps = slow_convolution(maps, values[f"{convolution}.weight"], stride, trained)
         mean, var, weight, bias = (
             values[f"{norm}.{part}"][:, None, None] for part in ("running_mean", "running_var", "weight", "bias")
         )
@@ -72,11 +74,13 @@ def slow_rows(name: str, tensors: dict[str, Tensor], pixels: Tensor) -> Tensor:
         return maps.clamp(0, 6) if bounded else maps
 
     maps = unit((pixels.double() - 127) / 128, "_conv_stem", "_bn0", 2)
+    trained = -(-trained // 2)
     for number, (channels, out, _, stride) in enumerate(blocks(name)):
         at, inner = f"_blocks.{number}.", maps
         if number:
             inner = unit(inner, f"{at}_expand_conv", f"{at}_bn0")
         inner = unit(inner, f"{at}_depthwise_conv", f"{at}_bn1", stride)
+        trained = -(-trained // stride)
         inner = unit(inner, f"{at}_project_conv", f"{at}_bn2", bounded=False)
         maps = maps + inner if stride == 1 and channels == out else inner
     return unit(maps, "_conv_head", "_bn1").mean((2, 3))
@@ -99,9 +103,20 @@ def test_it_has_the_published_number_of_weights_and_1280_features(name: str) -> 
     assert tuple(outs) == WIDTHS[name]
 
 
-@pytest.mark.parametrize(("height", "width", "maps"), [(32, 32, (1, 1)), (33, 64, (2, 2)), (70, 129, (3, 5))])
-def test_maps_have_a_32nd_of_the_side_rounded_up(height: int, width: int, maps: tuple[int, int]) -> None:
-    network = EfficientNetLite().eval()
+@pytest.mark.parametrize(
+    ("side", "height", "width", "maps"),
+    [
+        (224, 32, 32, (1, 1)),
+        (224, 33, 64, (1, 2)),
+        (224, 224, 224, (7, 7)),
+        (240, 240, 33, (8, 1)),
+        (260, 260, 45, (9, 2)),
+    ],
+)
+def test_maps_have_a_32nd_of_the_side_rounded_as_in_training(
+    side: int, height: int, width: int, maps: tuple[int, int]
+) -> None:
+    network = EfficientNetLite(side=side).eval()
     images = torch.randn(2, 3, height, width)
     found = network.features(images)
     assert found.shape == (2, 1280, *maps)
@@ -125,8 +140,9 @@ def test_the_classifier_of_the_package_sees_the_same_features(name: str, monkeyp
     path = real_package(name, monkeypatch)
     assert packaged_weights(name) == path
     assert weights_name(path) == name
-    tensors, pixels = torch.load(path, weights_only=True), some_pixels(96, 75)
-    network = build_encoder(name, (3, 96, 75), seed=0, weights=path).eval()
+    side = SIDES[name]
+    tensors, pixels = torch.load(path, weights_only=True), some_pixels(side, side, count=1)
+    network = build_encoder(name, (3, side, side), seed=0, weights=path).eval()
     with torch.no_grad():
         rows = network(normalised(pixels))
     logits, expected = (
