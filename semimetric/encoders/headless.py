@@ -103,6 +103,20 @@ def conversion(mean: Sequence[float], std: Sequence[float]) -> tuple[Tensor, Ten
     return spread / width, (ours - theirs) / width
 
 
+def check_images(images: Tensor, network: str, smallest: int) -> None:
+    """Refuse what are no RGB images (N, 3, H, W) of floating-point numbers, at least ``smallest`` pixels a side."""
+    if images.ndim != 4 or images.shape[1] != 3 or min(images.shape[2:]) < smallest:
+        raise InputError(
+            f"{network} takes RGB images (N, 3, H, W) of at least {smallest} x {smallest} pixels, got shape "
+            f"{tuple(images.shape)}. Enlarge the images, or repeat a grey channel three times."
+        )
+    if not images.is_floating_point():
+        raise InputError(
+            f"{network} takes images as normalised floating-point numbers, got {images.dtype}. "
+            "Divide by 255, subtract IMAGENET_MEAN and divide by IMAGENET_STD, channel by channel."
+        )
+
+
 def unless_imagenet(mean: Any, std: Any) -> Statistics | None:
     """The statistics of a network's inputs; None if they are ImageNet's or not known."""
     statistics = tuple(mean or IMAGENET_MEAN), tuple(std or IMAGENET_STD)

@@ -1,4 +1,4 @@
-"""Pretrained networks that are already on this machine: in the caches of torchvision, timm and transformers."""
+"""Pretrained networks that are already on this machine: in the caches of libraries, and in installed packages."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from semimetric.encoders.packages import packaged_path, packaged_weights
 from semimetric.encoders.registry import pretrained_specs
 
 PREFERRED = ("dinov3", "dinov2", "convnext", "efficientnet", "regnet", "resnet50", "resnet", "googlenet")
@@ -26,9 +27,16 @@ _CHECKPOINT, _REPOSITORY = re.compile(r"([a-z0-9_]+)-[0-9a-f]{8}\.pth"), re.comp
 
 
 def installed_encoder() -> tuple[str, Path] | None:
-    """Name and weights of the best pretrained network on this machine; None if there is none. Nothing is downloaded."""
-    found = [pair for pair in (*_of_torchvision(), *_of_hub()) if _rank(pair[0]) < len(PREFERRED)]
-    return min(found, key=lambda pair: (_rank(pair[0]), pair[0]), default=None)
+    """Name and weights of the best pretrained network on this machine; None if there is none. Nothing is downloaded.
+
+    Within a family the caches of torchvision, timm and transformers come first, then packages of weights, of which the
+    largest network is the best. Weights of a package that are not as published are refused.
+    """
+    cached = sorted((*_of_torchvision(), *_of_hub()), key=lambda pair: pair[0])
+    packaged = list(_of_packages())
+    found = [pair for pair in (*cached, *packaged) if _rank(pair[0]) < len(PREFERRED)]
+    best = min(found, key=lambda pair: _rank(pair[0]), default=None)
+    return (best[0], packaged_weights(best[0])) if best in packaged else best
 
 
 def _rank(name: str) -> int:
@@ -37,6 +45,14 @@ def _rank(name: str) -> int:
 
 def _has(library: str) -> bool:
     return importlib.util.find_spec(library) is not None
+
+
+def _of_packages() -> Iterator[tuple[str, Path]]:
+    """Installed packages of weights; of a family the last in the table of encoders, which is the largest, first."""
+    for spec in reversed(pretrained_specs()):
+        path = None if spec.package is None else packaged_path(spec.package)
+        if path is not None:
+            yield spec.name, path
 
 
 def _of_torchvision() -> Iterator[tuple[str, Path]]:

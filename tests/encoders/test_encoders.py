@@ -10,6 +10,9 @@ from semimetric.encoders.paper import cifar10_network, mnist_network
 from semimetric.encoders.residual import Residual, ResNet9
 
 SHAPES = {
+    "efficientnet-lite0": (3, 32, 32),
+    "efficientnet-lite1": (3, 32, 32),
+    "efficientnet-lite2": (3, 32, 32),
     "googlenet": (3, 64, 64),
     "linear": (9,),
     "paper-mnist": (1, 28, 28),
