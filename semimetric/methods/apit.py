@@ -14,8 +14,9 @@ from torch import Tensor
 from semimetric.core.checks import check_at_least, check_positive
 from semimetric.core.settings import setting
 from semimetric.core.space import Range
+from semimetric.methods.defaults import extended
 from semimetric.methods.pairs import with_rates
-from semimetric.methods.propagated import PropagatedMethod, PropagatedSettings
+from semimetric.methods.propagated import ON_FEATURES, PropagatedMethod, PropagatedSettings
 from semimetric.metric import PairScatters, information_theoretic_prior
 
 
@@ -43,7 +44,7 @@ class APIT(PropagatedMethod):
     summary = "information-theoretic prior adapted by propagated affinities, in closed form"
     reference = "Dutta and Sekhar, ICANN 2018; deep: Dutta, Harandi and Sekhar, AAAI 2021"
     space = PropagatedMethod.space | {"slack": Range(0.05, 1.0, log=True)}
-    defaults_on = with_rates(digits=1e-8, mnist=1e-9, fashion_mnist=1e-9, cifar10=1e-9)
+    defaults_on = extended(with_rates(digits=1e-8, mnist=1e-9, fashion_mnist=1e-9, cifar10=1e-9), ON_FEATURES)
     Settings = APITSettings
     settings: APITSettings
 

@@ -14,8 +14,9 @@ from torch import Tensor
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Range
+from semimetric.methods.defaults import extended
 from semimetric.methods.pairs import with_rates
-from semimetric.methods.propagated import PropagatedMethod, PropagatedSettings
+from semimetric.methods.propagated import ON_FEATURES, PropagatedMethod, PropagatedSettings
 from semimetric.metric import PairScatters, likelihood_ratio_prior
 
 
@@ -42,7 +43,7 @@ class APLLR(PropagatedMethod):
     summary = "log-likelihood-ratio prior adapted by propagated affinities, in closed form"
     reference = "Dutta and Sekhar, ICANN 2018; deep: Dutta, Harandi and Sekhar, AAAI 2021"
     space = PropagatedMethod.space | {"shrinkage": Range(0.3, 0.95)}
-    defaults_on = with_rates(digits=1e-7, mnist=1e-8, fashion_mnist=1e-9, cifar10=1e-8)
+    defaults_on = extended(with_rates(digits=1e-7, mnist=1e-8, fashion_mnist=1e-9, cifar10=1e-8), ON_FEATURES)
     Settings = APLLRSettings
     settings: APLLRSettings
 

@@ -16,11 +16,16 @@ from semimetric.core.settings import setting
 from semimetric.core.space import Range, Space
 from semimetric.graph import nearest_neighbors, propagate_affinities, propagated_form
 from semimetric.methods.base import Needs
-from semimetric.methods.defaults import GRAPH, SLOW
+from semimetric.methods.defaults import GRAPH, SLOW, Values
 from semimetric.methods.pairs import PairConstraints, PairMethod, Pairs, PairSettings
 from semimetric.metric import Metric, PairScatters, logdet_proximal, pair_means, project_psd
 
 ROUNDING = 1e-10  # shares of a matrix below this count as rounding errors
+
+
+IMAGES = ("mnist", "fashion-mnist", "cifar10", "cub200", "cars196")
+ON_FEATURES: dict[str, Values] = {name: {"repulsion": 0.1, "graph_weight": 0.3} for name in IMAGES}
+"""On features of a network little of the graph's term would be left otherwise; on tables few components would lose."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class PropagatedSettings(PairSettings):
 
     k: int = setting(10, "Neighbours per node of the graph.")
     gamma: float = setting(0.99, "Share of the affinity passed on at each propagation step, in (0, 1).")
-    graph_weight: float = setting(0.3, "Weight g_L of the graph relative to similar pairs, or to the prior metric.")
+    graph_weight: float = setting(1.0, "Weight g_L of the graph relative to similar pairs, or to the prior metric.")
     dissimilar_weight: float = setting(1.0, "Weight g_D of dissimilar pairs relative to similar pairs.")
     affinities: Literal["all", "edges", "positive-edges", "absolute-edges"] = setting(
         "all",
@@ -108,7 +113,7 @@ class PropagatedSettings(PairSettings):
         "edges, or all edges with negative ones pulling towards the opposite point.",
     )
     repulsion: float = setting(
-        0.1, "Strength of dissimilar labelled pairs in the affinities: theirs is minus this before propagation."
+        1.0, "Strength of dissimilar labelled pairs in the affinities: theirs is minus this before propagation."
     )
     indefinite: Literal["clip", "cap"] = setting(
         "clip", "If dissimilar pairs make the graph's form indefinite: clip its negative part, or cap its weight."

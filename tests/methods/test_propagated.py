@@ -10,6 +10,7 @@ from torch import Tensor
 
 from semimetric.graph import propagate_affinities, propagated_affinity_matrix
 from semimetric.methods import build_method
+from semimetric.methods.propagated import ON_FEATURES
 from semimetric.metric import Metric, logdet_divergence
 from semimetric.training import Trainer, TrainingData, TrainingSettings
 
@@ -145,13 +146,13 @@ def test_what_is_not_touched_is_kept_whole(settings: dict, repelled) -> None:
 
 @pytest.mark.parametrize("name", ["apllr", "apit"])
 @pytest.mark.parametrize("seed", range(3))
-def test_by_default_the_graph_counts_and_nearly_all_of_it_is_kept(name: str, seed: int) -> None:
+def test_on_features_the_graph_counts_and_nearly_all_of_it_is_kept(name: str, seed: int) -> None:
     """Ten classes without structure and ten labels of each: of the original's form nothing is positive."""
     points = torch.randn(200, 16, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     labels = torch.where(torch.arange(200) < 100, torch.arange(200) % 10, -1)
     kept, moved = [], []
     fast = {"sweeps": 2} if name == "apit" else {}  # the prior has no part in what is kept
-    for changes in ({}, {"repulsion": 1.0}):
+    for changes in (ON_FEATURES["mnist"], {}):
         method = build_method(name, **changes, **fast)
         constraints = method.constraints(points, labels)
         metric = method.update_metric(Metric.identity(16), points, constraints)
@@ -167,7 +168,7 @@ def test_by_default_the_graph_counts_and_nearly_all_of_it_is_kept(name: str, see
 def test_more_is_kept_than_with_the_originals_repulsion_where_every_pair_repels(name: str, repelled) -> None:
     points, labels = repelled
     kept = []
-    for changes in ({"repulsion": 1.0}, {}, {"repulsion": 0.0}):
+    for changes in ({"repulsion": 1.0}, {"repulsion": 0.1}, {"repulsion": 0.0}):
         method = build_method(name, k=5, **changes)
         method.update_metric(Metric.identity(WIDTH), points, method.constraints(points, labels))
         kept.append(method.on_epoch_end()["graph_term_kept"])

@@ -98,10 +98,13 @@ CASES = [
     ("resnet9", "standardize", (3, 16, 16)),
     ("wrn28-2", "standardize", (3, 16, 16)),
     ("googlenet", "imagenet", (3, 64, 64)),
+    ("efficientnet-lite0", "imagenet", (3, 64, 64)),
 ]
 SLOW_CASES = [
     ("paper-cifar10", "whiten", (3, 32, 32)),  # eigenvectors of 3,072 dimensions
     ("googlenet-rmac", "imagenet", (3, 64, 72)),  # 512 pixels
+    ("efficientnet-lite1", "imagenet", (3, 64, 64)),  # the same layers as lite0, only more
+    ("efficientnet-lite2", "imagenet", (3, 64, 64)),
 ]
 
 
