@@ -19,13 +19,16 @@ from semimetric.methods.pairs import with_rates
 from semimetric.methods.propagated import ON_FEATURES, PropagatedMethod, PropagatedSettings
 from semimetric.metric import PairScatters, information_theoretic_prior
 
+SETTLED = {name: values | {"sweeps": 500} for name, values in ON_FEATURES.items()}
+"""On features of a network the prior needs up to a few hundred sweeps to converge."""
+
 
 @dataclass(frozen=True)
 class APITSettings(PropagatedSettings):
     """Hyper-parameters."""
 
     slack: float = setting(0.3, "Weight of the distance bounds relative to closeness to the Euclidean metric.")
-    sweeps: int = setting(500, "Most sweeps over the labelled pairs; fewer if the prior converges before.")
+    sweeps: int = setting(50, "Most sweeps over the labelled pairs; fewer if the prior converges before.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,7 +47,7 @@ class APIT(PropagatedMethod):
     summary = "information-theoretic prior adapted by propagated affinities, in closed form"
     reference = "Dutta and Sekhar, ICANN 2018; deep: Dutta, Harandi and Sekhar, AAAI 2021"
     space = PropagatedMethod.space | {"slack": Range(0.05, 1.0, log=True)}
-    defaults_on = extended(with_rates(digits=1e-8, mnist=1e-9, fashion_mnist=1e-9, cifar10=1e-9), ON_FEATURES)
+    defaults_on = extended(with_rates(digits=1e-8, mnist=1e-9, fashion_mnist=1e-9, cifar10=1e-9), SETTLED)
     Settings = APITSettings
     settings: APITSettings
 
