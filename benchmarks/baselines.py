@@ -11,11 +11,10 @@ class, scores the last model on it and does not touch the test set. What ``--out
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from consensus import spread
-from jobs import Job, changes, names, run_and_report
+from jobs import Job, changes, names, run_and_report, with_run_options
 
 from semimetric.paper.published import COLUMNS
 
@@ -78,12 +77,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--seeds", default="0,1,2")
     options.add_argument("--set", action="append", default=[], help="[DATASET or METHOD:]NAME=VALUE, for a change")
     options.add_argument("--validate", action="store_true", help="score withheld training examples instead")
-    options.add_argument("--data-dir", type=Path)
-    options.add_argument("--device", default="auto")
-    options.add_argument("--workers", type=int, default=1)
-    options.add_argument("--threads", type=int, default=1)
-    options.add_argument("--out", type=Path)
-    return options
+    return with_run_options(options)
 
 
 def jobs_of(args: argparse.Namespace) -> list[Job]:

@@ -13,10 +13,9 @@ from __future__ import annotations
 import argparse
 import statistics
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from jobs import Job, changes, names, run_and_report
+from jobs import Job, changes, names, run_and_report, with_run_options
 
 
 @dataclass(frozen=True)
@@ -70,12 +69,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--rows", type=names(ROWS), default="digits", help=f"of {', '.join(ROWS)}")
     options.add_argument("--seeds", default="0,1,2,3,4")
     options.add_argument("--set", action="append", default=[], help="[ROW:]NAME=VALUE, other than the preset's")
-    options.add_argument("--data-dir", type=Path)
-    options.add_argument("--device", default="auto")
-    options.add_argument("--workers", type=int, default=1)
-    options.add_argument("--threads", type=int, default=1)
-    options.add_argument("--out", type=Path)
-    return options
+    return with_run_options(options)
 
 
 def jobs_of(args: argparse.Namespace) -> list[Job]:

@@ -10,11 +10,10 @@ of all, such as a shorter schedule.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from consensus import spread
-from jobs import Job, machine, run_jobs, value_of, write_result
+from jobs import Job, machine, run_jobs, value_of, with_run_options, write_result
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "as shipped": {},
@@ -61,12 +60,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--variants", default=",".join(VARIANTS), help="by name, or as NAME=VALUE+NAME=VALUE")
     options.add_argument("--set", action="append", default=[], help="NAME=VALUE, other than the preset's, for all")
     options.add_argument("--seeds", default="0")
-    options.add_argument("--data-dir", type=Path)
-    options.add_argument("--device", default="auto")
-    options.add_argument("--workers", type=int, default=1)
-    options.add_argument("--threads", type=int, default=1)
-    options.add_argument("--out", type=Path)
-    return options
+    return with_run_options(options)
 
 
 def jobs_of(args: argparse.Namespace) -> list[Job]:

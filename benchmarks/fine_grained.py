@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from consensus import spread
-from jobs import Job, changes, names, run_and_report
+from jobs import Job, changes, names, run_and_report, with_run_options
 
 from semimetric.evaluation import evaluate
 from semimetric.paper.published import COLUMNS, FINE_GRAINED, SUPERVISED_ON_CUB
@@ -162,12 +162,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--descriptors", type=Path, help="keep the descriptors of the backbone there")
     options.add_argument("--frozen", action="store_true", help="score the frozen network too")
     options.add_argument("--validate", action="store_true", help="score withheld training classes instead")
-    options.add_argument("--data-dir", type=Path)
-    options.add_argument("--device", default="auto")
-    options.add_argument("--workers", type=int, default=1)
-    options.add_argument("--threads", type=int, default=1)
-    options.add_argument("--out", type=Path)
-    return options
+    return with_run_options(options)
 
 
 def jobs_of(args: argparse.Namespace) -> list[Job]:

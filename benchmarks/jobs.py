@@ -181,6 +181,16 @@ def names(known: Collection[str]) -> Callable[[str], list[str]]:
     return listed
 
 
+def with_run_options(options: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The same parser with the options of every script that runs jobs."""
+    options.add_argument("--data-dir", type=Path)
+    options.add_argument("--device", default="auto")
+    options.add_argument("--workers", type=int, default=1)
+    options.add_argument("--threads", type=int, default=1)
+    options.add_argument("--out", type=Path)
+    return options
+
+
 def value_of(text: str) -> Any:
     """A number or a word."""
     for kind in (int, float):

@@ -139,7 +139,7 @@ def write_figure(figure: Figure, stem: Path) -> list[Path]:
         The two files.
     """
     pictures = {}
-    for ending, dots, left_out in (("png", 150, "Software"), ("svg", 300, "Date")):
+    for ending, dots, left_out in (("png", 150, "Software"), ("svg", 150, "Date")):
         path = stem.with_name(f"{stem.name}.{ending}")
         check_output(path, overwrite=True, option="figure")
         buffer = io.BytesIO()
