@@ -18,7 +18,7 @@ from pathlib import Path
 
 from semimetric.core.files import read_json
 from semimetric.paper.complexity import Growth
-from semimetric.paper.experiments import TABLES
+from semimetric.paper.experiments import PROPAGATED, TABLES
 from semimetric.paper.records import Records
 from semimetric.paper.reproduce import complexity_page
 from semimetric.paper.request import Request
@@ -29,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "results.md"
 RESULTS = ROOT / "benchmarks" / "results" / "paper"
 
+KEPT = "graph_term_kept"
 COMPARED = ("table1", "table2", "table3", "table4", "table5", "alpha")
 
 START = "starts from all features of the encoder, which are ahead of the paper's row already"
@@ -65,6 +66,7 @@ class Page:
         return named | {
             "correlations": self.correlations,
             "differences": self.differences,
+            "kept": self.kept,
             "missing": self.missing,
             "origin": self.origin,
             "complexity": complexity_table,
@@ -116,6 +118,20 @@ class Page:
                 rows.append("| " + " | ".join(cells) + " |")
         return "\n".join(rows) + "\n"
 
+    def kept(self) -> str:
+        """How much of the graph's term APLLR and APIT keep, as a mean over seeds."""
+        rows = ["| dataset | row | epoch 1 | last epoch |", "|---|---|---|---|"]
+        for table in Request(("table1", "table2")).tables():
+            for dataset in table.datasets:
+                for row in (row for row in table.rows if row.method in PROPAGATED and row.protocol == "paper"):
+                    found = [self.grid.record(cell) for cell in table.cells(row, dataset)]
+                    logs = [[line[KEPT] for line in r["history"] if line.get(KEPT) is not None] for r in found if r]
+                    if not any(logs):
+                        continue
+                    means = [statistics.mean(100 * log[place] for log in logs if log) for place in (0, -1)]
+                    rows.append(f"| {dataset} | {row.title} | " + " | ".join(map(share, means)) + " |")
+        return "\n".join(rows) + "\n"
+
     def missing(self) -> str:
         """How many fits have no result yet, by table."""
         rows = ["| table | fits | without a result |", "|---|---|---|"]
@@ -136,6 +152,11 @@ class Page:
             f"- Devices: {', '.join(devices)}.\n- Versions of the code: {', '.join(versions)}.\n"
             f"- {len(fits)} fits of {sum(fits.values()):.0f} minutes together; up to fifteen of them shared the GPU.\n"
         )
+
+
+def share(per_cent: float) -> str:
+    """A share with one decimal; a smaller one is said to be so."""
+    return f"{per_cent:.1f} %" if per_cent >= 0.1 else "< 0.1 %"
 
 
 def unit_length_table() -> str:

@@ -129,8 +129,8 @@ class FittedModel:
         return torch.einsum("qk,qkc->qc", weights, self.posteriors.shares[hits.rows])
 
 
-def posteriors_of(embeddings: Tensor, labels: Tensor) -> Posteriors:
-    """Labels (N,) propagated over the kNN graph of embeddings (N, l).
+def posteriors_of(embeddings: Tensor, labels: Tensor, device: torch.device | str = "cpu") -> Posteriors:
+    """Labels (N,) propagated over the kNN graph of embeddings (N, l), computed on ``device``.
 
     With one class every example is of it. Without labels there are no classes.
     """
@@ -141,8 +141,13 @@ def posteriors_of(embeddings: Tensor, labels: Tensor) -> Posteriors:
     if bool((embeddings == embeddings[0]).all()):
         shares = torch.full((len(labels), len(classes)), 1 / len(classes), dtype=torch.float64)
         return with_labels(Posteriors(classes, shares, torch.zeros(len(labels), dtype=torch.float64)), labels)
-    neighbors = nearest_neighbors(embeddings, min(GRAPH_NEIGHBORS, len(embeddings) - 1))
-    return with_labels(class_posteriors(neighbors, labels, prior=PRIOR), labels)
+    neighbors = nearest_neighbors(embeddings.to(device), min(GRAPH_NEIGHBORS, len(embeddings) - 1))
+    return with_labels(on_cpu(class_posteriors(neighbors, labels, prior=PRIOR)), labels)
+
+
+def on_cpu(found: Posteriors) -> Posteriors:
+    """The same posteriors, on the CPU."""
+    return Posteriors(*(tensor.cpu() for tensor in found))
 
 
 def with_labels(found: Posteriors, labels: Tensor) -> Posteriors:

@@ -130,8 +130,7 @@ WITH = Row("w/ orth", PAPER_METHOD, settings=EARLY, published=PAPER_METHOD)
 
 def deep(method: str) -> Row:
     """A classical method by the paper's protocol; on photographs M is learned once, on frozen features."""
-    early = EARLY if method in PROPAGATED else {}
-    return Row(f"Deep-{method.upper()}", method, settings=early, on_photographs=ONCE, published=method)
+    return Row(f"Deep-{method.upper()}", method, on_photographs=ONCE, published=method)
 
 
 def clipped(method: str) -> Row:

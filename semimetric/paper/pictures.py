@@ -40,8 +40,8 @@ def convergence_picture(found: Found) -> Figure:
     """The loss of the triplets and the scores on withheld examples, epoch by epoch."""
     quantities = {
         "triplet_loss": "Mean loss of a triplet",
-        "selection_nmi": "Withheld NMI in per cent",
-        "selection_recall@1": "Withheld Recall@1 in per cent",
+        "selection_nmi": "Withheld NMI, per cent",
+        "selection_recall@1": "Withheld R@1, per cent",
     }
     panels = []
     for name, label in quantities.items():

@@ -19,7 +19,7 @@ from semimetric.evaluation import evaluate
 from semimetric.graph import Posteriors
 from semimetric.methods import METHODS
 from semimetric.metric import Metric
-from semimetric.model.fitted import FittedModel, Model, posteriors_of, scaled_vectors, with_labels
+from semimetric.model.fitted import FittedModel, Model, on_cpu, posteriors_of, scaled_vectors, with_labels
 from semimetric.model.folder import write_fitted, write_start
 from semimetric.model.spec import ExampleNames, ModelSpec
 from semimetric.pipeline.data import FitData
@@ -175,8 +175,8 @@ def _posteriors(trainer: Trainer, embeddings: Tensor, labels: Tensor) -> Posteri
     """The method's own posteriors, or labels propagated over the embedding where it has none."""
     found = trainer.posteriors()
     if found is None:
-        return posteriors_of(embeddings, labels)
-    return with_labels(Posteriors(*(tensor.cpu() for tensor in found)), labels)
+        return posteriors_of(embeddings, labels, trainer.metric.factor.device)
+    return with_labels(on_cpu(found), labels)
 
 
 def _names(data: FitData, found: Posteriors) -> ExampleNames:
