@@ -22,15 +22,16 @@ class Spread:
 
 
 def measure_spread(embeddings: Tensor) -> Spread:
-    """Mean pairwise squared distance and effective rank of embeddings (N, l), in O(N l^2).
+    """Mean pairwise squared distance and effective rank of embeddings (N, l), in O(N l min(N, l)).
 
     The mean of ||e_i - e_j||^2 over all ordered pairs i != j is 2 N / (N - 1) times the total variance. The effective
     rank is exp(H(p)), with p the eigenvalues of the covariance over their sum (Roy and Vetterli, 2007).
     """
     points = embeddings.double()
     centred = points - points.mean(0)
-    covariance = centred.T @ centred / len(points)
-    eigenvalues = torch.linalg.eigvalsh(covariance).clamp_min(0.0)
+    few = len(points) < points.shape[1]
+    products = centred @ centred.T if few else centred.T @ centred  # both have the eigenvalues that are not 0
+    eigenvalues = torch.linalg.eigvalsh(products / len(points)).clamp_min(0.0)
     total = eigenvalues.sum()
     if float(total) <= torch.finfo(torch.float64).tiny:
         return Spread(0.0, 0.0)

@@ -7,6 +7,7 @@ classes too. The geometric mean of both is the consensus: it gives the pseudo-la
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from semimetric.losses import contrastive_loss
 from semimetric.methods.base import Examples, LearnsMetric, Needs, PredictsClasses
 from semimetric.methods.baseline import head_logits
 from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, GRAPH, HELD_OUT_CLASSES, LR, Values, on_photographs
+from semimetric.methods.naming import RunningNames
 from semimetric.methods.starts import random_projection
 from semimetric.metric import Metric, within_class_whitening
 
@@ -64,6 +66,8 @@ class Agreement:
 
     nodes: Tensor
     shares: Tensor  # (n, C) posteriors of ``classes``; one-hot for labelled examples
+    graph: Tensor  # (n, C) posteriors of the graph alone
+    veto: Tensor  # (n,) factor of the weight where the graph is less confident than is typical
     confidence: Tensor  # (n,) in [0, 1]
     weights: Tensor  # (n,) in the loss
     known: Tensor  # (n,) whether the example is labelled
@@ -86,9 +90,19 @@ class Agreement:
         order = torch.randperm(len(self), generator=generator)[: batches * (size - first)]
         rows = torch.cat([drawn, order.reshape(batches, size - first)], dim=1).to(self.known.device)
         for at in rows:
-            yield Agreement(
-                self.nodes[at], self.shares[at], self.confidence[at], self.weights[at], self.known[at], self.classes
-            )
+            yield self._at(at)
+
+    def _at(self, rows: Tensor) -> Agreement:
+        names = (field.name for field in dataclasses.fields(self) if field.name != "classes")
+        return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+    def renamed(self, shares: Tensor, weights: Tensor) -> Agreement:
+        """The same examples with other pseudo-labels; labelled ones keep theirs, and their weight."""
+        return dataclasses.replace(
+            self,
+            shares=torch.where(self.known[:, None], self.shares, shares),
+            weights=torch.where(self.known, self.weights, weights),
+        )
 
     def quality(self, classes: Tensor) -> dict[str, float]:
         """Accuracy of the pseudo-labels of unlabelled examples, plain and weighted by confidence."""
@@ -106,6 +120,11 @@ class ConsensusSettings:
 
     k: int = setting(10, "Neighbours per node of the graph.")
     gamma: float = setting(0.99, "Share of its label that a node passes on at each propagation step, in (0, 1).")
+    naming: Literal["step", "epoch"] = setting(
+        "epoch",
+        "When pseudo-labels are made: in every step, from the head's answer to the weak view and the graph of the last "
+        "epoch, or once per epoch.",
+    )
     head_share: float = setting(0.5, "Weight of the head in the pseudo-labels: 0 uses only the graph, 1 only the head.")
     veto: bool = setting(
         True,
@@ -138,6 +157,7 @@ class ConsensusSettings:
             check_not_negative(getattr(self, name), name)
         for name in ("contrast_temperature", "instance_temperature", "shrinkage"):
             check_positive(getattr(self, name), name)
+        check_choice(self.naming, ("step", "epoch"), "naming")
         check_choice(self.augmentation, VIEW_KINDS, "augmentation")
         check_choice(self.metric, ("principal", "within"), "metric")
 
@@ -183,6 +203,8 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
         nn.init.zeros_(self.head.bias)
         self.register_buffer("classes", classes)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        if self.settings.naming == "step":
+            self.names = RunningNames(len(classes))
         if within:
             self.register_buffer("centre", torch.zeros(width))
             self.register_buffer("directions", torch.zeros(width, kept))
@@ -205,10 +227,11 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
         consensus = geometric_mean(graph.shares, self._head_shares(points), self.settings.head_share * (self.steps > 0))
         shares = torch.where(known[:, None], certain, consensus)
         named = shares.argmax(1)
-        confidence = certainty(shares) * torch.where(known, 1.0, self._veto(graph.confidence, named, known))
+        veto = torch.where(known, 1.0, self._veto(graph.confidence, named, known))
+        confidence = certainty(shares) * veto
         weights = self._selected(self._compared(confidence, known), named, known)
         nodes = torch.arange(len(labels), device=labels.device)
-        return Agreement(nodes, shares, confidence, weights, known, self.classes)
+        return Agreement(nodes, shares, graph.shares, veto, confidence, weights, known, self.classes)
 
     def _graph_posteriors(self, points: Tensor, labels: Tensor) -> Posteriors:
         return cosine_posteriors(points, labels, self.settings.k, self.settings.gamma)
@@ -269,10 +292,12 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
         if self.training:
             self.steps += 1
         n = len(constraints)
-        targets, known = constraints.targets, constraints.known.to(features.dtype)
-        weights = constraints.weights.to(features.dtype)
         points = self._points(features)
         weak, strong = head_logits(self.head, points).split(n)
+        if self.settings.naming == "step":
+            constraints = self._named(weak.detach(), constraints)
+        targets, known = constraints.targets, constraints.known.to(features.dtype)
+        weights = constraints.weights.to(features.dtype)
         supervised = (cross_entropy(weak, targets, reduction="none") * known).sum() / known.sum().clamp_min(1.0)
         consistency = (cross_entropy(strong, targets, reduction="none") * weights).sum() / n
         s = self.settings
@@ -280,6 +305,15 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
         contrast = contrastive_loss(embedded, targets.repeat(2), weights.repeat(2), s.contrast_temperature)
         instance = contrastive_loss(embedded, constraints.nodes.repeat(2), None, s.instance_temperature)
         return supervised + s.consistency * consistency + s.contrast * contrast + s.instance * instance
+
+    def _named(self, weak: Tensor, batch: Agreement) -> Agreement:
+        """The batch with pseudo-labels of this step: the graph's posteriors and the logits of the weak views."""
+        answers = weak.double().softmax(1)
+        shares = geometric_mean(batch.graph, self.names.aligned(answers), self.settings.head_share)
+        confidence = shares.amax(1)
+        if self.training:
+            self.names.follow(answers, confidence, ~batch.known)
+        return batch.renamed(shares, self.names.weights(confidence) * batch.veto)
 
     def posteriors(self, constraints: Agreement) -> Posteriors:
         """The consensus."""

@@ -18,6 +18,14 @@ def test_effective_rank_counts_equal_directions(rank: int) -> None:
     assert measure_spread(torch.cat([axes, -axes])).effective_rank == pytest.approx(rank)
 
 
+def test_few_points_of_many_dimensions_have_the_spread_of_their_own_span() -> None:
+    points = torch.randn(9, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    turned = torch.linalg.qr(torch.randn(40, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)).Q
+    expected, found = measure_spread(points), measure_spread(points @ turned.T)
+    assert found.mean_distance == pytest.approx(expected.mean_distance)
+    assert found.effective_rank == pytest.approx(expected.effective_rank)
+
+
 def test_a_single_point_has_no_spread() -> None:
     assert measure_spread(torch.ones(5, 3)) == Spread(0.0, 0.0)
 

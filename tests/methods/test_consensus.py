@@ -36,7 +36,8 @@ def probabilities(rows: int, columns: int, seed: int = 0) -> Tensor:
 def agreement_of(shares: Tensor, known: Tensor) -> Agreement:
     """What rows of posteriors of the classes 3, 8, 13, ... say, of which the ``known`` ones are labels."""
     names = 5 * torch.arange(shares.shape[1]) + 3
-    return Agreement(torch.arange(len(shares)), shares, certainty(shares), certainty(shares), known, names)
+    sure = certainty(shares)
+    return Agreement(torch.arange(len(shares)), shares, shares, torch.ones_like(sure), sure, sure, known, names)
 
 
 def agreement(count: int = 90, labelled: int = 12, unsure: int = 0) -> Agreement:
@@ -158,7 +159,8 @@ def test_statistics_count_the_unlabelled_examples_alone() -> None:
     confidence = torch.tensor([1.0, 1.0, 0.9, 0.95, 0.2, 0.4], dtype=torch.float64)
     known = torch.tensor([True, True, False, False, False, False])
     counted = torch.where(confidence > 0.92, confidence, 0.0)  # what trains says nothing of how sure it is
-    found = Agreement(torch.arange(6), shares, confidence, counted, known, torch.tensor([3, 8]))
+    veto = torch.ones_like(confidence)
+    found = Agreement(torch.arange(6), shares, shares, veto, confidence, counted, known, torch.tensor([3, 8]))
     points = torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     method = prepared(points, torch.tensor([3, 8, -1, -1, -1, -1]), width=2)
     with torch.no_grad():

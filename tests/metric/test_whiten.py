@@ -36,16 +36,32 @@ def brute_force_within(points: Tensor, targets: Tensor, weights: Tensor) -> Tens
 
 
 @draws(20)
-@given(seed=st.integers(0, 1000), shrinkage=st.floats(0.01, 10.0))
-def test_all_components_give_the_inverse_of_the_shrunk_covariance_within_classes(seed: int, shrinkage: float) -> None:
+@given(seed=st.integers(0, 1000), shrinkage=st.floats(0.01, 10.0), width=st.sampled_from([6, 50]))
+def test_all_components_give_the_inverse_of_the_shrunk_covariance_within_classes(
+    seed: int, shrinkage: float, width: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
-    points = torch.randn(40, 6, generator=generator, dtype=torch.float64)
+    points = torch.randn(40, width, generator=generator, dtype=torch.float64)
     targets = torch.randint(4, (40,), generator=generator)
     weights = torch.rand(40, generator=generator, dtype=torch.float64) + 0.01
     within = brute_force_within(points, targets, weights)
-    inverse = torch.linalg.inv(within + shrinkage * within.trace() / 6 * torch.eye(6, dtype=torch.float64))
-    matrix = within_class_whitening(points, targets, weights, 6, shrinkage).matrix
+    inverse = torch.linalg.inv(within + shrinkage * within.trace() / width * torch.eye(width, dtype=torch.float64))
+    matrix = within_class_whitening(points, targets, weights, width, shrinkage).matrix
     torch.testing.assert_close(matrix / matrix.trace(), inverse / inverse.trace())
+
+
+def test_with_fewer_points_than_dimensions_the_first_components_are_principal() -> None:
+    generator = torch.Generator().manual_seed(3)
+    points = torch.randn(20, 30, generator=generator, dtype=torch.float64)
+    targets, weights = torch.arange(20) % 4, torch.ones(20)
+    whole = within_class_whitening(points, targets, weights, 30).transform(points - points.mean(0))
+    variances = whole.square().sum(0)
+    assert bool((variances[:-1] >= variances[1:] - 1e-9).all())
+    assert float(variances[19:].max()) == pytest.approx(0.0, abs=1e-9)
+    few = within_class_whitening(points, targets, weights, 5).transform(points - points.mean(0))
+    torch.testing.assert_close(
+        torch.cdist(few, few) / few.norm(), torch.cdist(*[whole[:, :5]] * 2) / whole[:, :5].norm()
+    )
 
 
 def test_it_keeps_how_far_points_lie_from_their_mean() -> None:

@@ -1,0 +1,181 @@
+"""A folder of photographs with five labels a class: ``consensus`` beside logistic regression on the same features.
+
+    python benchmarks/own_photographs.py --data-dir DATA --out benchmarks/results/own_photographs.json
+    python benchmarks/own_photographs.py --data-dir DATA --sets choice --set lr=3e-4
+
+Each set is fifteen classes. Half of the photographs of a class are new; five of the others are labelled. A draw says
+which. The default network for photographs describes all of them. ``consensus`` is fitted as ``SemiMetric`` would on
+the paths, and predicts the new ones; so do the regressions. Settings were chosen on ``choice`` alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jobs import changes, machine, names, write_result
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+
+from semimetric.pipeline.data import FitData
+from semimetric.pipeline.descriptors import photo_transform
+from semimetric.pipeline.fit import fit
+from semimetric.pipeline.resolve import resolve_own
+
+CLASSES, LABELS = 15, 5
+SETS = {
+    "choice": ("cub200", range(1, 101, 7)),
+    "species": ("cub200", range(101, 201, 7)),
+    "models": ("cars196", range(99, 197, 7)),
+}
+"""The dataset and its class numbers. The first set is for choosing settings."""
+
+REGRESSIONS = {
+    "logistic regression": lambda: LogisticRegression(max_iter=2000),
+    "logistic regression, standardised": lambda: make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)),
+    "logistic regression, C 100": lambda: LogisticRegression(C=100.0, max_iter=2000),
+}
+
+Scores = dict[str, list[float]]
+
+
+class Described(NamedTuple):
+    """Features (N, d) of photographs, their class numbers, and the seconds that this took."""
+
+    features: Tensor
+    classes: Tensor
+    seconds: float
+
+
+class Draw(NamedTuple):
+    """Rows of the photographs to learn from, with their labels, and rows of the new ones."""
+
+    rows: Tensor
+    labels: Tensor
+    new: Tensor
+
+
+def photographs_of(data_dir: Path, name: str) -> tuple[list[Path], Tensor]:
+    """Paths and class numbers; class folders begin with their number."""
+    dataset, wanted = SETS[name]
+    folders = sorted((data_dir / dataset).glob("t*/*"))
+    order = {number: place for place, number in enumerate(list(wanted)[:CLASSES])}
+    found = [
+        (path, order[int(f.name[:3])]) for f in folders if int(f.name[:3]) in order for path in sorted(f.iterdir())
+    ]
+    return [path for path, _ in found], torch.tensor([number for _, number in found])
+
+
+def described(data_dir: Path, name: str, cache: Path | None) -> Described:
+    """Features by the default network for photographs, from the cache if they are there."""
+    kept = None if cache is None else cache / f"own-{name}.pt"
+    if kept is not None and kept.exists():
+        return Described(*torch.load(kept, weights_only=True))
+    paths, classes = photographs_of(data_dir, name)
+    began = time.perf_counter()
+    plan = resolve_own("photographs", (), classes, torch.device("cpu"))
+    _, features, _ = photo_transform(plan.network, 0).read(paths, "cpu")
+    found = Described(features, classes, time.perf_counter() - began)
+    if kept is not None:
+        torch.save(tuple(found), kept)
+    return found
+
+
+def draw_of(classes: Tensor, seed: int) -> Draw:
+    """Half of each class to learn from, of which five are labelled."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(classes), generator=generator)
+    mine = [order[classes[order] == number] for number in range(CLASSES)]
+    halves = [rows.split([len(rows) // 2, len(rows) - len(rows) // 2]) for rows in mine]
+    rows, new = (torch.cat([half[place] for half in halves]) for place in (0, 1))
+    labels = torch.full((len(rows),), -1)
+    known = torch.cat([torch.arange(len(half[0])) < LABELS for half in halves])
+    labels[known] = classes[rows[known]]
+    return Draw(rows, labels, new)
+
+
+def fitted_accuracy(data: Described, draw: Draw, seed: int, settings: dict[str, Any]) -> float:
+    """Accuracy of the default method on the new photographs, in per cent."""
+    device = torch.device("cpu")
+    plan = resolve_own("photographs", (), draw.labels, device, seed=seed, **settings)
+    found = fit(plan, FitData("photographs", (), data.features[draw.rows], draw.labels), device)
+    shares = found.probabilities(found.model.embed(data.features[draw.new]))
+    named = found.posteriors.classes[shares.argmax(1)]
+    return 100 * float((named == data.classes[draw.new]).double().mean())
+
+
+def regression_accuracy(data: Described, draw: Draw, model: Any) -> float:
+    """Accuracy of a regression on the labelled features, in per cent."""
+    known = draw.labels >= 0
+    model.fit(data.features[draw.rows[known]].numpy(), draw.labels[known].numpy())
+    return 100 * float(model.score(data.features[draw.new].numpy(), data.classes[draw.new].numpy()))
+
+
+def measure(data: Described, seeds: list[int], settings: dict[str, Any]) -> tuple[Scores, list[float]]:
+    """Accuracy of everything in each draw, and the seconds of each fit of ``consensus``."""
+    scores: Scores = {"consensus": []} | {name: [] for name in REGRESSIONS}
+    seconds = []
+    for seed in seeds:
+        draw = draw_of(data.classes, seed)
+        began = time.perf_counter()
+        scores["consensus"].append(fitted_accuracy(data, draw, seed, settings))
+        seconds.append(time.perf_counter() - began)
+        for name, build in REGRESSIONS.items():
+            scores[name].append(regression_accuracy(data, draw, build()))
+    return scores, seconds
+
+
+def ahead(scores: Scores) -> list[float]:
+    """``consensus`` less the regression that is best on average, draw by draw."""
+    best = max(REGRESSIONS, key=lambda name: statistics.mean(scores[name]))
+    return [one - other for one, other in zip(scores["consensus"], scores[best], strict=True)]
+
+
+def shown(values: list[float]) -> str:
+    """Mean ± deviation."""
+    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values) if len(values) > 1 else 0:.1f}"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--data-dir", type=Path, required=True)
+    options.add_argument("--sets", type=names(SETS), default="choice,species,models", help=f"of {', '.join(SETS)}")
+    options.add_argument("--seeds", default="0,1,2,3,4")
+    options.add_argument("--set", action="append", default=[], help="NAME=VALUE, other than the default")
+    options.add_argument("--cache", type=Path, help="folder for the features, to measure again without the network")
+    options.add_argument("--threads", type=int, default=2)
+    options.add_argument("--out", type=Path)
+    return options
+
+
+def main() -> None:
+    """Measure, print a line for each set, write the JSON."""
+    args = parser().parse_args()
+    torch.set_num_threads(args.threads)
+    warnings.simplefilter("ignore")
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    results: dict[str, Any] = {}
+    for name in args.sets:
+        data = described(args.data_dir, name, args.cache)
+        scores, seconds = measure(data, seeds, changes(args.set, name))
+        results[name] = {
+            "photographs": len(data.classes),
+            "describing": data.seconds,
+            "fits": seconds,
+            "scores": scores,
+        }
+        line = [f"{row} {shown(values)}" for row, values in scores.items()] + [f"ahead {shown(ahead(scores))}"]
+        print(f"{name}: " + ", ".join(line) + f", fit {statistics.mean(seconds):.0f} s", flush=True)
+    write_result(args.out, machine() | {"seeds": seeds, "threads": args.threads, "results": results})
+
+
+if __name__ == "__main__":
+    main()
