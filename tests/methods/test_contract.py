@@ -28,6 +28,8 @@ from semimetric.training.optimizer import optimizer_tensors
 from semimetric.training.step import TrainingStep
 
 WIDTH = 16
+HOLDS_CONSTANT = ("stml",)
+"""Methods whose loss holds a function of the features constant; their own tests compare its gradient."""
 
 
 @pytest.fixture
@@ -181,6 +183,8 @@ def test_loss_reaches_the_features_and_not_the_metric(method: Method, working_se
 
 
 def test_loss_gradient_equals_finite_differences(method: Method, working_set) -> None:
+    if method.name in HOLDS_CONSTANT:
+        pytest.skip("a part of the loss is a constant to the gradient")
     points, labels, _ = working_set
     constraints = next(iter(method.constraints(points, labels).minibatches(6, torch.Generator().manual_seed(1))))
     metric = method.initial_metric(WIDTH, torch.Generator().manual_seed(0))
