@@ -29,6 +29,15 @@ from semimetric.metric import Metric, random_orthonormal
 FINE_TUNING: Values = {"lr": 1e-4, "average": 0.999, "augmentation": "photographs", "passes": 1}
 """For a pretrained network that is trained: the original's rate and average."""
 
+DESCRIBED: Values = {
+    "encoder": "linear",
+    "preprocess": "none",
+    "precision": "float32",
+    "augmentation": "auto",
+    "epochs": 20,
+}
+"""On descriptors only a matrix is trained."""
+
 GOOGLENET: Values = {"encoder": "googlenet-rmac", "preprocess": "imagenet", "precision": "bfloat16", "components": 128}
 
 
@@ -92,7 +101,9 @@ class STML(LearnsFromAverage[Neighbourhoods]):
     space = LR | {"bandwidth": Range(0.3, 10.0, log=True), "k": Range(4, 30), "neighbours": Range(2, 10)}
     training_defaults = ADAMW | {"weight_decay": 1e-2, "average": 0.99, "batch_size": 120, "passes": 5, "epochs": 30}
     defaults_on: ClassVar[dict[str, Values]] = {
+        "descriptors": {"lr": 1e-4},
         "pretrained": FINE_TUNING | {"epochs": 20},
+        "described": DESCRIBED,
         "digits": {"components": 32},
         "mnist": FROM_SCRATCH | {"components": 64},
         "fashion-mnist": FROM_SCRATCH | {"components": 64, "augmentation": "objects"},
