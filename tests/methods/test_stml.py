@@ -4,13 +4,16 @@ import copy
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from helpers.command import semimetric
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 import semimetric as sm
 from semimetric.core.errors import InputError
+from semimetric.encoders import encode
 from semimetric.losses import contextual_targets, neighbourhood_divergence, relaxed_contrastive_loss
 from semimetric.methods import build_method
 from semimetric.methods.stml import STML, Neighbourhoods
@@ -209,6 +212,17 @@ def test_own_data_need_no_label(make_clusters) -> None:
     points, _ = make_clusters(0, 60, 12, 3)
     model = sm.SemiMetric("stml", epochs=1, random_state=0).fit(points.numpy())
     assert model.embedding_.shape[0] == 60
+
+
+def test_the_command_line_takes_a_table_without_labels(make_clusters, tmp_path: Path) -> None:
+    points, _ = make_clusters(0, 60, 12, 3)
+    np.save(tmp_path / "points.npy", points.numpy())
+    arguments = ("--method", "stml", "--epochs", "1", "--out", tmp_path / "run")
+    assert semimetric("fit", tmp_path / "points.npy", *arguments).code == 0
+    saved, _ = Run.open(tmp_path / "run").read_tensors("model.safetensors")
+    model = sm.load(tmp_path / "run").fitted_.model
+    features = encode(model.encoder, model.preprocess(points))
+    torch.testing.assert_close(model.embed(points).float(), features @ saved["method.f.weight"].T)
 
 
 def test_images_and_vectors_alike() -> None:
