@@ -91,7 +91,8 @@ class SemiMetric(MetricEstimator):
         self.random_state = random_state
 
     def _needs_labels(self) -> bool:
-        return self.method not in METHODS or METHODS[self.method].needs.labels
+        kind = METHODS.get(self.method)
+        return kind is None or (kind.needs.labels and not kind.labels_optional)
 
     def _plan(self, samples: Samples, labels: Tensor, device: torch.device) -> Plan:
         given = dict(self.settings or {})

@@ -67,7 +67,8 @@ class Method(nn.Module, ABC, Generic[C]):
 
     A method must define ``name``, ``summary``, ``reference``, ``needs`` and ``Settings``, and implement ``constraints``
     and ``loss``. Everything else is optional. A method that also learns the metric derives from ``LearnsMetric``, one
-    that predicts classes from ``PredictsClasses``.
+    that predicts classes from ``PredictsClasses``, one that learns from its averaged weights from
+    ``LearnsFromAverage``.
 
     Features are the l2-normalised outputs of the encoder, (n, d). A method may own parameters and buffers. They are
     ordinary module state: parameters are trained with the encoder, and all state is saved with the run.
@@ -89,6 +90,8 @@ class Method(nn.Module, ABC, Generic[C]):
     """Row i of the working set is the same example in every epoch: all examples are used, without partitions."""
     unlabelled_optional: ClassVar[bool] = False
     """The method uses unlabelled examples but also trains without any."""
+    labels_optional: ClassVar[bool] = False
+    """The method uses labels but also trains without any."""
     learns_without_network: ClassVar[bool] = False
     """The metric step alone learns from labels on fixed vectors."""
 
@@ -125,7 +128,7 @@ class Method(nn.Module, ABC, Generic[C]):
     def check_labels(self, labels: Tensor) -> None:
         """Refuse labels (-1 = unknown) from which this method cannot learn."""
         known = labels[labels >= 0]
-        if not self.needs.labels:
+        if not self.needs.labels or self.labels_optional:
             return
         if len(known) == 0:
             raise InputError(
@@ -182,6 +185,13 @@ class Method(nn.Module, ABC, Generic[C]):
         """Called after the training of each epoch; returns more numbers for the log."""
         return {}
 
+    def trained_metric(self, metric: Metric) -> Metric:
+        """The metric that belongs to the weights, asked for before each score; by default the metric as it is.
+
+        Override it if the metric is a parameter of the method, trained with the encoder.
+        """
+        return metric
+
     # Guards: departures from the published method that keep its problem solvable, such as a capped weight.
 
     def bind_guard(self, name: str, sentence: str) -> None:
@@ -212,6 +222,17 @@ class PredictsClasses(Method[C]):
     @abstractmethod
     def posteriors(self, constraints: C) -> Posteriors:
         """Class probabilities and confidence of each example of the working set."""
+
+
+class LearnsFromAverage(Method[C]):
+    """A method whose teacher is the running average of the weights; training refuses ``average`` 0."""
+
+    @abstractmethod
+    def teach(self, features: Tensor, constraints: C) -> C:
+        """The constraints of a batch for ``loss``, with what the teacher says of the same views. No gradients.
+
+        The averages of the encoder gave the ``features``, and the parameters of this method are averages, too.
+        """
 
 
 def shuffled_batches(count: int, size: int, generator: torch.Generator) -> Tensor:

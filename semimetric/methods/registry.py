@@ -29,6 +29,7 @@ METHODS: Registry[type[Method[Any]]] = Registry(
         "rotation": "semimetric.methods.rotation:Rotation",
         "instance": "semimetric.methods.instance:Instance",
         "deepcluster": "semimetric.methods.deepcluster:DeepCluster",
+        "stml": "semimetric.methods.stml:STML",
         "synthetic": "semimetric.methods.synthetic:Synthetic",
     },
 )
@@ -71,7 +72,7 @@ def register_method(kind: M) -> M:
 
 def check_method(kind: Any) -> None:
     """Refuse a class that lacks something that every method must have."""
-    from semimetric.methods.base import LearnsMetric, Method, PredictsClasses
+    from semimetric.methods.base import LearnsFromAverage, LearnsMetric, Method, PredictsClasses
 
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         raise InputError(f"a method must be a class derived from semimetric.methods.Method, got {kind!r}.")
@@ -80,7 +81,7 @@ def check_method(kind: Any) -> None:
     if missing:
         raise InputError(f"method class {kind.__name__} lacks {', '.join(missing)}. Define them in the class.")
     renamed = {"prepare": "on_fit_begin", "begin_epoch": "on_epoch_begin", "in_use": "on_epoch_end"}
-    bases = {"update_metric": LearnsMetric, "posteriors": PredictsClasses}
+    bases = {"update_metric": LearnsMetric, "posteriors": PredictsClasses, "teach": LearnsFromAverage}
     for name in (name for name in renamed if hasattr(kind, name)):
         raise InputError(f"{kind.__name__}.{name} is never called. Call it {renamed[name]}.")
     for name in (name for name, base in bases.items() if hasattr(kind, name) and not issubclass(kind, base)):

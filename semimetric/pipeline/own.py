@@ -127,7 +127,7 @@ def check_enough(method: str, collection: Collection) -> None:
         raise InputError(
             f"there must be at least 2 {what}s to compare, and {len(collection)} can be used{skipped}. Add some."
         )
-    if not METHODS[method].needs.labels:
+    if not METHODS[method].needs.labels or METHODS[method].labels_optional:
         return
     if not collection.classes:
         how = "Put those of a class into a sub-folder with its name, or list them with --labels FILE"

@@ -24,11 +24,12 @@ class RunningAverage:
 
     def __init__(self, modules: list[nn.Module], keep: float, parameters_only: Sequence[nn.Module] = ()) -> None:
         self._keep = keep
-        state = [tensor for module in modules for tensor in module.state_dict().values()]
-        state += [parameter.detach() for module in parameters_only for parameter in module.parameters()]
-        floating = [tensor for tensor in state if tensor.is_floating_point()]
-        self._held = list({tensor.data_ptr(): tensor for tensor in floating}.values())  # tied weights count once
+        state = [tensor for module in modules for tensor in module.state_dict(keep_vars=True).values()]
+        state += [parameter for module in parameters_only for parameter in module.parameters()]
+        places = {_place(tensor): tensor.detach() for tensor in state if tensor.is_floating_point()}
+        self._held = list(places.values())  # tied weights count once
         self.others = [tensor.detach().clone() for tensor in self._held]
+        self._other_at = dict(zip(places, self.others, strict=True))
         device = self._held[0].device if self._held else "cpu"
         self.steps = torch.zeros((), dtype=torch.float64, device=device)
 
@@ -57,6 +58,15 @@ class RunningAverage:
         torch._foreach_mul_(gaps, share.to(torch.float32))
         torch._foreach_add_(self.others, gaps)
 
+    def averages(self, module: nn.Module) -> dict[str, Tensor]:
+        """State of ``module`` by name with the averages, for ``functional_call`` while it holds the trained weights.
+
+        Buffers are copies, because a forward pass in training mode changes them.
+        """
+        parameters = {name: self._other_at[_place(tensor)] for name, tensor in module.named_parameters()}
+        buffers = {name: self._other_at.get(_place(tensor), tensor) for name, tensor in module.named_buffers()}
+        return parameters | {name: tensor.clone() for name, tensor in buffers.items()}
+
     def changed(self) -> Iterator[Tensor]:
         """The tensors that ``follow`` changes."""
         yield from (self.steps, *self.others)
@@ -72,3 +82,8 @@ class RunningAverage:
         self.steps.copy_(tensors["average.steps"])
         for position, tensor in enumerate(self.others):
             tensor.copy_(tensors[f"average.{position}"])
+
+
+def _place(tensor: Tensor) -> int:
+    """The same for tied tensors; without memory, as on torch's meta device, for the same tensor alone."""
+    return tensor.data_ptr() or id(tensor)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from semimetric.core.arrays import as_tensor, check_finite, check_labels
 from semimetric.core.errors import InputError
-from semimetric.methods import LearnsMetric, Method, PredictsClasses
+from semimetric.methods import LearnsFromAverage, LearnsMetric, Method, PredictsClasses
 from semimetric.training.settings import TrainingSettings
 
 
@@ -83,7 +83,7 @@ def _check_inputs(inputs: Any, name: str) -> Tensor:
 
 
 def check_trainable(method: Method[Any], settings: TrainingSettings) -> None:
-    """Refuse a frozen encoder if the method has nothing else to train, and constraints that cannot be kept."""
+    """Refuse settings under which the method has nothing to train, nothing to learn from, or nothing to keep."""
     if settings.renew == "partition":
         reason = _why_renewed(method)
         if reason:
@@ -95,6 +95,11 @@ def check_trainable(method: Method[Any], settings: TrainingSettings) -> None:
         raise InputError(
             f"lr is 0, which freezes the encoder, and method {method.name!r} trains nothing else. Set lr above 0, or "
             "use a method that learns a metric, such as 'lrml'."
+        )
+    if isinstance(method, LearnsFromAverage) and settings.average == 0:
+        raise InputError(
+            f"method {method.name!r} learns from the running average of the weights, and average is 0, which keeps "
+            "none. Set average to a number below 1, such as 0.99."
         )
 
 

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from semimetric.core.errors import DivergedError
 from semimetric.encoders import features_of
-from semimetric.methods import LearnsMetric, Method
+from semimetric.methods import LearnsFromAverage, LearnsMetric, Method
 from semimetric.metric import GraphedFunction, Metric
 from semimetric.training.average import RunningAverage
 from semimetric.training.optimizer import create_state
@@ -43,6 +44,8 @@ class TrainingStep:
     def __post_init__(self) -> None:
         learner = self.method if self.update_metric and isinstance(self.method, LearnsMetric) else None
         self._metric_learner = learner
+        pupil = self.method if isinstance(self.method, LearnsFromAverage) else None
+        self._teacher = None if pupil is None else _Teacher(self.encoder, pupil, self.precision)
         capturable = self.method.capturable_loss and (learner is None or learner.capturable_metric)
         if self.inputs.is_cuda and capturable:
             self._graphed = GraphedFunction(self._on_tensors, self._changed_by_a_step)
@@ -80,6 +83,7 @@ class TrainingStep:
         return (self._step(Metric(factor), views, self._batch_type(*tensors)).factor,)
 
     def _step(self, metric: Metric, views: Tensor, batch: Any) -> Metric:
+        batch = self._taught(views, batch)
         with torch.set_grad_enabled(self.train_encoder):
             features = features_of(self.encoder, views, self.precision)
             if features.is_cpu:  # would synchronise a GPU; there the check of the next epoch suffices
@@ -96,6 +100,14 @@ class TrainingStep:
             self.average.follow()
         return metric
 
+    @torch.no_grad()
+    def _taught(self, views: Tensor, batch: Any) -> Any:
+        """The batch, with what the averaged weights say of it if the method learns from them."""
+        if self._teacher is None:
+            return batch
+        assert self.average is not None, "a method that learns from the average needs one"
+        return functional_call(self._teacher, self.average.averages(self._teacher), (views, batch))
+
     def _changed_by_a_step(self) -> Iterator[Tensor]:
         yield from self.encoder.state_dict().values()
         yield from self.method.state_dict().values()
@@ -103,6 +115,19 @@ class TrainingStep:
             yield from (value for value in values.values() if isinstance(value, Tensor))
         if self.average is not None:
             yield from self.average.changed()
+
+
+class _Teacher(nn.Module):
+    """Encoder and method as one module, so that both can be called with other weights."""
+
+    method: LearnsFromAverage[Any]
+
+    def __init__(self, encoder: nn.Module, method: LearnsFromAverage[Any], precision: str) -> None:
+        super().__init__()
+        self.encoder, self.method, self.precision = encoder, method, precision
+
+    def forward(self, views: Tensor, batch: Any) -> Any:
+        return self.method.teach(features_of(self.encoder, views, self.precision), batch)
 
 
 def batched(items: Iterator[Any], count: int) -> Iterator[list[Any]]:

@@ -265,6 +265,7 @@ class Trainer:
 
     def _finish_epoch(self, record: dict[str, Any], began: float) -> None:
         """Check for collapse, score, keep the best model, log and write a checkpoint."""
+        self.metric = self.method.trained_metric(self.metric)
         spread = self._spread()
         score, scores = self._score()
         self._watch(spread, score, record.get("active_share"))

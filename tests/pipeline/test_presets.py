@@ -24,8 +24,17 @@ def test_consensus_is_trained_in_its_own_way_and_the_others_as_ever() -> None:
     assert (own.optimizer, own.lr_schedule, own.selection) == ("adamw", "cosine", "last")
     assert own.average > 0
     assert own.hold_back > 0
-    for method in set(METHODS) - {"consensus"} - set(BASELINES):
+    for method in set(METHODS) - {"consensus", "stml"} - set(BASELINES):
         assert training_settings(method) == TrainingSettings()
+
+
+def test_stml_is_trained_with_an_average_to_learn_from() -> None:
+    own = training_settings("stml")
+    assert (own.optimizer, own.lr_schedule, own.selection, own.weight_decay) == ("adamw", "cosine", "last", 1e-2)
+    assert own.average > 0
+    plan = resolve_benchmark("cub200", "stml", weights="googlenet.npz")
+    assert (plan.training.lr, plan.training.average, plan.training.selection) == (1e-4, 0.999, "validation")
+    assert (plan.network.encoder, plan.method_settings.components) == ("googlenet-rmac", 128)
 
 
 @pytest.mark.parametrize("method", BASELINES)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from semimetric.training import Run, Silent
 from semimetric.training.average import RunningAverage
@@ -126,6 +127,43 @@ def test_of_some_modules_the_parameters_alone_are_averaged() -> None:
     average.swap()
     assert torch.equal(method[1].running_mean, kept)
     assert not torch.equal(method[0].weight, weight)
+
+
+def test_averages_by_name_make_another_network_of_the_module() -> None:
+    """As a teacher is called: the trained weights and the statistics of batches stay as they are."""
+    module, method = network(), nn.Linear(3, 2)
+    method.register_buffer("bank", torch.ones(2))
+    average = RunningAverage([module], 0.9, [method])
+    follow_steps(average, module, range(3))
+    expected = network()
+    expected.load_state_dict(module.state_dict())  # the averages
+    average.swap()
+    before, others = copied(module), [tensor.clone() for tensor in average.others]
+    inputs = torch.randn(8, 4)
+    found = functional_call(module, average.averages(module), (inputs,))
+    torch.testing.assert_close(found, expected(inputs))
+    assert same(before, copied(module))
+    assert all(torch.equal(a, b) for a, b in zip(average.others, others, strict=True))
+    assert not torch.equal(found, module(inputs))
+    assert average.averages(method).keys() == {"weight", "bias", "bank"}
+    assert torch.equal(average.averages(method)["bank"], method.bank)
+
+
+def test_tied_weights_have_one_average() -> None:
+    _, layers = tied(False)
+    average = RunningAverage([layers], 0.9)
+    assert average.averages(layers).keys() == dict(layers.named_parameters()).keys()
+    first = nn.Sequential(*layers)
+    inputs = torch.randn(5, 3)
+    torch.testing.assert_close(functional_call(first, average.averages(first), (inputs,)), first(inputs))
+
+
+def test_tensors_without_memory_are_told_apart() -> None:
+    module = network().to("meta")
+    average = RunningAverage([module], 0.9)
+    assert len(average.others) == len(module.state_dict()) - 1
+    shapes = {name: tensor.shape for name, tensor in average.averages(module).items()}
+    assert shapes == {name: tensor.shape for name, tensor in module.state_dict().items()}
 
 
 def tied(between: bool) -> tuple[list[nn.Module], nn.ModuleList]:

@@ -112,7 +112,7 @@ def train(method: str, renew: str) -> Trainer:
     points = torch.randn(40, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     labels = torch.where(torch.arange(40) < 12, torch.arange(40) % 3, -1)
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8))
-    settings = TrainingSettings(renew=renew, lr=1e-3, selection="last", epochs=1)
+    settings = TrainingSettings(renew=renew, lr=1e-3, selection="last", epochs=1, average=0.9)
     return Trainer(network, build_method(method), TrainingData(points, labels), settings)
 
 
