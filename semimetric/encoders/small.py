@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
+import torch
 from torch import nn
 
 from semimetric.encoders.spec import EncoderSpec
+
+BIAS, NARROW = 8.0, 4
+"""The first biases of ``mlp`` are up to 8 / d for d columns, and for fewer than 4 columns up to 2."""
 
 
 def linear(features: int) -> nn.Sequential:
@@ -17,8 +21,15 @@ def linear(features: int) -> nn.Sequential:
 
 
 def mlp(features: int, width: int = 64, hidden: int = 512) -> nn.Sequential:
-    """(N, features) -> (N, width): one hidden layer with ReLU, wide, so that it preserves neighbourhoods untrained."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, width))
+    """(N, features) -> (N, width): one hidden layer with ReLU, wide, so that it preserves neighbourhoods untrained.
+
+    Features are scaled to unit length, and without biases a network maps x and 2 x to the same direction. The length of
+    a row says much where columns are few, so biases are then larger than torch's, which are up to d^(-1/2).
+    """
+    first = nn.Linear(features, hidden)
+    with torch.no_grad():
+        first.bias.mul_(max(1.0, BIAS * features**0.5 / max(features, NARROW)))
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(hidden, width))
 
 
 def small_cnn(channels: int, width: int = 64) -> nn.Sequential:

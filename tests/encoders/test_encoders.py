@@ -103,6 +103,21 @@ def test_resnet9_does_not_mind_how_images_lie_in_memory_and_repeats_itself() -> 
     assert torch.allclose(rows[:1], network(images[:1]), atol=1e-5)
 
 
+@pytest.mark.parametrize(("columns", "largest"), [(1, 2.0), (4, 2.0), (16, 0.5), (64, 0.125), (100, 0.1)])
+def test_biases_of_an_mlp_are_large_where_columns_are_few(columns: int, largest: float) -> None:
+    biases = build_encoder("mlp", (columns,), 0).state_dict()["1.bias"]
+    assert float(biases.abs().max()) == pytest.approx(largest, rel=0.02)
+    assert float(biases.abs().max()) <= largest * (1 + 1e-6)
+
+
+def test_an_untrained_mlp_tells_rows_apart_that_differ_in_length_alone() -> None:
+    rows = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
+    encoder = build_encoder("mlp", (4,), 0)
+    features, doubled = encode(encoder, rows), encode(encoder, 2 * rows)
+    typical = torch.pdist(features).mean()
+    assert float((features - doubled).norm(dim=1).mean() / typical) > 0.4  # 0.26 with the biases of torch
+
+
 @pytest.mark.parametrize("name", [name for name in encoder_names() if name != "googlenet-rmac"])  # slow at 512 px
 def test_every_encoder_is_seeded_and_returns_rows(name: str) -> None:
     inputs = torch.randn(5, *SHAPES[name], generator=torch.Generator().manual_seed(0))
