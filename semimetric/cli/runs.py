@@ -32,7 +32,7 @@ LabelColumn = Annotated[
 IdColumn = Annotated[
     str | None, typer.Option(help="Column with the names of the rows; the run knows the one it was trained with.")
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file --out where it exists.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace the file --out where it exists.")]
 MilvusCollection = Annotated[str, typer.Option(help="Name of the collection in Milvus.")]
 SHOWN = 3
 """Unreadable files that the terminal shows; --json has all."""
@@ -76,7 +76,7 @@ def predict(
     run: RunFolder,
     data: NewData,
     out: Annotated[Path, typer.Option("--out", "-o", help="CSV file for names, labels and probabilities.")],
-    overwrite: Overwrite = False,
+    replace: Replace = False,
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     device: Device = "auto",
@@ -89,7 +89,7 @@ def predict(
     with showing_progress() as progress:
         loaded = load(run, device)
         examples = new_examples(loaded, data, label_column, id_column)
-        embedded = predict_to(loaded, examples, out, progress, _inputs(run, data), overwrite)
+        embedded = predict_to(loaded, examples, out, progress, _inputs(data), replace)
     if as_json:
         print_json({"examples": len(embedded.names), "out": str(out), "skipped": embedded.skipped})
         return
@@ -101,7 +101,7 @@ def embed(
     run: RunFolder,
     data: NewData,
     out: Annotated[Path, typer.Option("--out", "-o", help="File for the embeddings: .npy, .npz or .csv.")],
-    overwrite: Overwrite = False,
+    replace: Replace = False,
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     device: Device = "auto",
@@ -113,7 +113,7 @@ def embed(
     with showing_progress(_same_command) as progress:
         loaded = load(run, device)
         examples = new_examples(loaded, data, label_column, id_column)
-        embedded = embed_to(loaded, examples, out, progress, _inputs(run, data), overwrite)
+        embedded = embed_to(loaded, examples, out, progress, _inputs(data), replace)
     facts = {"examples": len(embedded.names), "components": embedded.embeddings.shape[1], "out": str(out)}
     if as_json:
         print_json(facts | {"skipped": embedded.skipped})
@@ -170,7 +170,7 @@ def index(
     """Put the embeddings of a run into an index for fast search. After an interruption the same command continues."""
     from semimetric.search import build_index, check_place
 
-    check_place(to, "--to").check_new(to, _inputs(run), replace, "--to", "--replace")
+    check_place(to, "--to").check_new(to, _inputs(), replace, "--to", "--replace")
     with showing_progress(_same_command) as progress:
         fitted = load(run, "cpu").fitted
         stage = partial(progress.stage, "indexing")
@@ -191,7 +191,7 @@ def export(
     check: Annotated[
         Path | None, typer.Option(help="Examples to check the export with; those of the run unless given.")
     ] = None,
-    overwrite: Overwrite = False,
+    replace: Replace = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the model of a run for use elsewhere."""
@@ -200,7 +200,7 @@ def export(
     if not onnx:
         raise InputError("say what to export to: --onnx.")
     out = out or run / "model.onnx"
-    check_output(out, (path for path in _inputs(run, check) if path.name != "model.onnx"), overwrite)
+    check_output(out, _inputs(check), replace, in_run=out.resolve() == (run / "model.onnx").resolve())
     facts = export_run(load(run, "cpu"), out, check)
     if as_json:
         print_json(facts)
@@ -211,9 +211,9 @@ def export(
     )
 
 
-def _inputs(run: Path, data: Path | None = None) -> list[Path]:
-    """Files that a command on a run reads and may not write to."""
-    return [*run.glob("*"), *([] if data is None else [data])]
+def _inputs(data: Path | None = None) -> list[Path]:
+    """Files beside those of the run that a command reads and may not write to."""
+    return [] if data is None else [data]
 
 
 def load(run: Path, device: str) -> Any:

@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,46 +17,107 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+TEMPORARY = ".semimetric-tmp"
+"""End of the name of every temporary file; no other program has such files."""
+
+
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, flush it to disk, then move it into place.
 
     On failure the temporary file is deleted and an existing file at ``path`` is unchanged.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    temporary = Path(name)
+    handle, temporary = _new_temporary(path)
     try:
         write(temporary)
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
+        sync_folder(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(handle)
+
+
+def _new_temporary(path: Path) -> tuple[int, Path]:
+    """A new file beside ``path``, locked while its handle is open: ``clear_leftovers`` spares files in use."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
+        try_lock(handle)
+        if os.path.exists(name):  # not cleared before it was locked
+            return handle, Path(name)
+        os.close(handle)
+
+
+def try_lock(handle: int) -> bool:
+    """Lock an open file for this process; False if another holds it, or where the system has no such locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to disk, after a rename, where the system can."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def clear_leftovers(folder: Path, name: str = "*") -> None:
     """Delete temporary files of killed processes; ``name`` is a pattern for the final file name."""
-    for leftover in folder.glob(f".{name}.????????.tmp"):
-        leftover.unlink(missing_ok=True)
+    for leftover in folder.glob(f".{name}.????????{TEMPORARY}"):
+        with suppress(OSError):
+            handle = os.open(leftover, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                if try_lock(handle):
+                    leftover.unlink(missing_ok=True)
+            finally:
+                os.close(handle)
 
 
 def check_output(
-    out: Path, inputs: Iterable[Path] = (), overwrite: bool = False, option: str = "--out", allow: str = "--overwrite"
+    out: Path,
+    inputs: Iterable[Path] = (),
+    replace: bool = False,
+    option: str = "--out",
+    allow: str = "--replace",
+    in_run: bool = False,
 ) -> None:
-    """Refuse an output file that is one of ``inputs``, exists (unless ``overwrite``), or cannot be written.
+    """Refuse an output that could destroy something; every command calls this before any work.
 
-    ``option`` and ``allow`` are the option names for the message.
+    Refused are one of ``inputs``, a file in a run folder (unless ``in_run``), an existing file (unless ``replace``),
+    and what cannot be written. ``option`` and ``allow`` are the option names for the message.
     """
     if not out.parent.is_dir():
         raise InputError(f"{option} {str(out)!r} cannot be written: there is no folder {str(out.parent)!r}. Make it.")
     if out.is_dir():
         raise InputError(f"{option} {str(out)!r} is a folder. Name a file.")
-    if any(out.resolve() == path.resolve() for path in inputs):
+    if any(_same_file(out, path) for path in inputs):
         raise InputError(f"{option} {str(out)!r} is an input of this command. Name another file.")
-    if out.exists() and not overwrite:
+    run = next((folder for folder in out.resolve().parents if _holds_run(folder)), None)
+    if run is not None and not in_run:
+        raise InputError(f"{option} {str(out)!r} lies inside the run {str(run)!r}. Name a file elsewhere.")
+    if os.path.lexists(out) and not replace:
         raise InputError(f"{option} {str(out)!r} exists. Name another file, or replace it with {allow}.")
+    if out.exists() and not out.is_file():
+        raise InputError(f"{option} {str(out)!r} is no plain file. Name another file.")
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve() or (one.exists() and other.exists() and one.samefile(other))
+
+
+def _holds_run(folder: Path) -> bool:
+    return all((folder / name).is_file() for name in ("config.json", "model.safetensors"))
 
 
 def _umask() -> int:

@@ -141,7 +141,7 @@ def write_figure(figure: Figure, stem: Path) -> list[Path]:
     pictures = {}
     for ending, dots, left_out in (("png", 150, "Software"), ("svg", 150, "Date")):
         path = stem.with_name(f"{stem.name}.{ending}")
-        check_output(path, overwrite=True, option="figure")
+        check_output(path, replace=True, option="figure")
         buffer = io.BytesIO()
         figure.savefig(buffer, format=ending, dpi=dots, metadata={left_out: None})
         pictures[path] = buffer.getvalue()

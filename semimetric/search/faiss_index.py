@@ -55,10 +55,10 @@ class FaissIndex(Index):
         _check_seal(path)
         return cls(_faiss().read_index(str(path)))
 
-    def save(self, path: Path | str) -> None:
-        """Write the index to a file, replacing one that exists. FAISS itself can read it, too."""
+    def save(self, path: Path | str, replace: bool = False) -> None:
+        """Write the index to a file, which FAISS itself can read, too; one that exists only with ``replace``."""
         path = Path(path)
-        check_output(path, overwrite=True, option="path")
+        check_output(path, replace=replace, option="path", allow="replace=True")
         faiss = _faiss()
 
         def write(temporary: Path) -> None:
@@ -127,6 +127,6 @@ BACKEND = IndexBackend(
     name="faiss",
     places="a file ending in .faiss (FAISS)",
     open=lambda place, *_: FaissIndex.load(place),
-    build=lambda place, embeddings, *_: FaissIndex.build(embeddings, "hnsw").save(place),
+    build=lambda place, embeddings, *_: FaissIndex.build(embeddings, "hnsw").save(place, replace=True),
     suffixes=(".faiss",),
 )

@@ -75,6 +75,8 @@ class MilvusCollection:
                     "Name another collection, or replace that one with replace=True."
                 )
             self._readable = False
+            if self._lite is not None:
+                self._lite.check_own(self.name)
             self.client.drop_collection(self.name)
         self._open()
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 from pathlib import Path
 
 from semimetric.core.errors import InputError, RunError
 from semimetric.core.extras import import_extra
+
+OWN = re.compile(
+    r"(schema|manifest)\.json(\.tmp|\.prev)?|wal/wal_\w+\.arrow|(partitions|metadata|snapshots)/.*\.(parquet|idx|json|tmp)"
+)
+"""Files of a collection that Milvus Lite makes."""
 
 
 class LiteServer:
@@ -35,7 +41,19 @@ class LiteServer:
         """Remove a collection without schema, left by a killed process: Milvus Lite can neither create nor drop it."""
         collection = self._folder / "collections" / name
         if collection.is_dir() and not (collection / "schema.json").exists():
+            self.check_own(name)
             shutil.rmtree(collection)
+
+    def check_own(self, name: str) -> None:
+        """Refuse to remove a collection whose folder holds files of another program."""
+        collection = self._folder / "collections" / name
+        files = (path for path in collection.rglob("*") if not path.is_dir() or path.is_symlink())
+        foreign = next((path for path in files if not OWN.fullmatch(path.relative_to(collection).as_posix())), None)
+        if foreign is not None:
+            raise InputError(
+                f"{foreign} is no file of Milvus, and would be removed with the collection. Move it, or name another "
+                "collection."
+            )
 
 
 def check_folder(folder: Path, option: str) -> None:

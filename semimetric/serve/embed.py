@@ -120,17 +120,17 @@ def embed_to(
     out: Path,
     progress: Progress | None = None,
     inputs: Sequence[Path] = (),
-    overwrite: bool = False,
+    replace: bool = False,
 ) -> Embedded:
     """Embed a collection and write names and embeddings to ``out``: .npy (names in ``out`` + ".json"), .npz or .csv.
 
-    Interrupted, the same call continues: finished parts lie in ``out`` + ".parts" until all are done. A file that is
-    there is replaced with ``overwrite`` alone, and one of ``inputs`` never.
+    Interrupted, the same call continues: finished parts lie in a hidden folder beside ``out`` until all are done.
+    A file that is there is replaced with ``replace`` alone, and one of ``inputs`` never.
     """
     check_suffix(out, SUFFIXES)
     continued = (_parts_of(out) / "origin.json").exists()
     for path in (out, _names_of(out)) if out.suffix == ".npy" else (out,):
-        check_output(path, inputs, overwrite or continued)
+        check_output(path, inputs, replace or continued)
     with writing(out):
         parts = _parts(loaded, collection, out)
     pieces = []
@@ -155,8 +155,8 @@ def embed_to(
 
 
 def _parts_of(out: Path) -> Path:
-    """The folder of finished parts."""
-    return out.with_name(out.name + ".parts")
+    """The folder of finished parts, under a name that no other program uses."""
+    return out.with_name(f".{out.name}.semimetric-parts")
 
 
 def _names_of(out: Path) -> Path:

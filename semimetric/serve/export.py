@@ -92,7 +92,7 @@ def export_onnx(
     onnx, runtime, _ = (import_extra(name, "onnx", "an export to ONNX") for name in needed)
     check_not_negative(tolerance, "tolerance")
     inputs = _check_inputs(example_inputs)
-    check_output(path, overwrite=True, option="path")
+    check_output(path, replace=True, option="path", in_run=True)
     preprocess, encoder = copy.deepcopy(preprocess).cpu().eval(), copy.deepcopy(encoder)
     encoder = None if encoder is None else encoder.cpu().eval()
     metric = metric.to("cpu")

@@ -19,14 +19,14 @@ def predict_to(
     out: Path,
     progress: Progress | None = None,
     inputs: Sequence[Path] = (),
-    overwrite: bool = False,
+    replace: bool = False,
 ) -> Embedded:
     """Predict the classes of a collection and write name, label and probability of each example to a CSV file.
 
-    A file that is there is replaced with ``overwrite`` alone, and one of ``inputs`` never.
+    A file that is there is replaced with ``replace`` alone, and one of ``inputs`` never.
     """
     check_suffix(out, (".csv",))
-    check_output(out, inputs, overwrite)
+    check_output(out, inputs, replace)
     fitted, classes = loaded.fitted, loaded.fitted.examples.classes
     fitted.check_predicts()
     rows: list[list[object]] = []

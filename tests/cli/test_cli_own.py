@@ -96,7 +96,7 @@ def test_a_table_with_columns_of_labels_and_names(home: Path, tmp_path: Path) ->
     }
     for lacking in ("grape", "bottle"):
         table = write_wine(tmp_path / "new.csv", lacking)
-        embedded = semimetric("embed", home / "wine", table, "-o", tmp_path / "new.npz", "--overwrite", "--json").json()
+        embedded = semimetric("embed", home / "wine", table, "-o", tmp_path / "new.npz", "--replace", "--json").json()
         assert embedded == {"examples": 178, "components": 64, "out": str(tmp_path / "new.npz"), "skipped": {}}
         with np.load(tmp_path / "new.npz") as arrays:
             assert arrays["names"][0] == ("row 2" if lacking == "bottle" else "wine 0")

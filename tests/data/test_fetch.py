@@ -87,7 +87,7 @@ def mirror(mirrors: tuple[Mirror, Mirror], tiny_idx: Any, monkeypatch: pytest.Mo
 
 
 def parts_in(folder: Path) -> list[str]:
-    return [path.name for path in folder.rglob("*") if path.suffix in {".part", ".tmp"}]
+    return [path.name for path in folder.rglob("*") if path.suffix in {".semimetric-part", ".semimetric-tmp"}]
 
 
 def test_fresh_download_can_be_loaded(mirror: Mirror, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_broken_download_is_continued(mirror: Mirror, tmp_path: Path) -> None:
     size = len(mirror.files[IMAGES])
     with pytest.raises(DataError, match=f"ended after 1000 of {size} bytes"):
         fetch_dataset("mnist", tmp_path, mirrors=[mirror.url])
-    assert parts_in(tmp_path) == [f"{IMAGES}.part"]
+    assert parts_in(tmp_path) == [f".{IMAGES}.semimetric-part"]
     assert not (tmp_path / "mnist" / IMAGES).exists()
     mirror.breaks_after = None
     mirror.requests.clear()
@@ -139,7 +139,7 @@ def test_a_broken_download_is_continued(mirror: Mirror, tmp_path: Path) -> None:
 
 
 def leave_part(tmp_path: Path, content: bytes) -> Path:
-    part = tmp_path / "mnist" / f"{IMAGES}.part"
+    part = tmp_path / "mnist" / f".{IMAGES}.semimetric-part"
     part.parent.mkdir()
     part.write_bytes(content)
     return part

@@ -157,7 +157,7 @@ def assert_embedded(out: Path, whole: Path, beside: set[str]) -> None:
 
 @pytest.mark.parametrize("kills", KILLS)
 def test_an_embedding_killed_at_any_moment_is_repeated(tmp_path: Path, killer: Killer, many: Path, kills: int) -> None:
-    embed = ["embed", many / "run", many / "new.npy", "--overwrite", "--out"]
+    embed = ["embed", many / "run", many / "new.npy", "--replace", "--out"]
     whole = tmp_path / "whole.npy"
     killer.undisturbed(*embed, whole, folder=tmp_path)
     lasts, _ = killer.undisturbed(*embed, whole, folder=tmp_path)
@@ -177,7 +177,7 @@ def test_an_embedding_killed_at_any_moment_is_repeated(tmp_path: Path, killer: K
 def test_an_embedding_killed_before_any_of_its_writes_is_repeated(
     tmp_path: Path, killer: Killer, many: Path, suffix: str
 ) -> None:
-    embed = ["embed", many / "run", many / "few.npy", "--overwrite", "--out"]
+    embed = ["embed", many / "run", many / "few.npy", "--replace", "--out"]
     whole = tmp_path / f"whole{suffix}"
     _, changes = killer.undisturbed(*embed, whole, folder=tmp_path)
     assert changes > 10
@@ -205,7 +205,7 @@ def installed_and_killed(seconds: float, *arguments: object) -> bool:
 @pytest.mark.parametrize("command", ["fit", "embed"])
 def test_the_installed_command_stands_twenty_kills(tmp_path: Path, wine: Path, many: Path, command: str) -> None:
     fit = ["fit", wine, "--epochs", 100, "--resume", "--out"]
-    arguments = fit if command == "fit" else ["embed", many / "run", many / "new.npy", "--overwrite", "--out"]
+    arguments = fit if command == "fit" else ["embed", many / "run", many / "new.npy", "--replace", "--out"]
     name = "run" if command == "fit" else "out.npy"
     began = time.monotonic()
     assert not installed_and_killed(100, *arguments, tmp_path / name)

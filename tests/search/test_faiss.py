@@ -87,7 +87,9 @@ def test_a_file_keeps_the_index(tmp_path: Path, make_clusters, kind: str) -> Non
 def test_saving_replaces_the_file_whole(tmp_path: Path) -> None:
     path = tmp_path / "kept.faiss"
     FaissIndex.build(torch.eye(3)).save(path)
-    FaissIndex.build(torch.eye(5)).save(path)
+    with pytest.raises(InputError, match="exists"):
+        FaissIndex.build(torch.eye(5)).save(path)
+    FaissIndex.build(torch.eye(5)).save(path, replace=True)
     assert len(FaissIndex.load(path)) == 5
     assert [found.name for found in tmp_path.iterdir()] == ["kept.faiss"]
     assert stat.S_IMODE(path.stat().st_mode) & 0o600 == 0o600

@@ -170,6 +170,24 @@ def test_a_collection_half_made_by_a_killed_process_is_made_again(
         assert len(index) == 600
 
 
+def test_files_of_others_in_a_collection_are_never_removed(tmp_path: Path, points: torch.Tensor) -> None:
+    theirs = tmp_path / "run.db" / "collections" / "run" / "thesis.txt"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("precious")
+    (tmp_path / "run.db" / "LOCK").touch()
+    with (
+        MilvusIndex(tmp_path / "run.db", "run", 12) as index,
+        pytest.raises(InputError, match=r"thesis\.txt is no file"),
+    ):
+        index.load(points)
+    with MilvusIndex(tmp_path / "run.db", "other", 12) as index:
+        index.load(points)
+        shutil.move(theirs, tmp_path / "run.db" / "collections" / "other" / "thesis.txt")
+        with pytest.raises(InputError, match=r"thesis\.txt is no file"):
+            index.load(points + 1, replace=True)
+    assert (tmp_path / "run.db" / "collections" / "other" / "thesis.txt").read_text() == "precious"
+
+
 @pytest.mark.parametrize("then", ["search", "load"])
 def test_half_an_index_of_a_killed_process_is_built_again(tmp_path: Path, points: torch.Tensor, then: str) -> None:
     with MilvusIndex(tmp_path / "run.db", "run", 12) as index:

@@ -49,10 +49,10 @@ def test_a_run_that_lost_a_file_is_not_continued(tmp_path: Path, lost: str) -> N
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_has_lost_nothing(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".config.json.abcdefgh.tmp").write_text("{")
+    (tmp_path / "run" / ".config.json.abcdefgh.semimetric-tmp").write_text("{")
     run = Run.resume(tmp_path / "run", {"a": 1})
     run.log({"epoch": 0})
-    (run.path / ".checkpoint.safetensors.12345678.tmp").write_bytes(b"half")
+    (run.path / ".checkpoint.safetensors.12345678.semimetric-tmp").write_bytes(b"half")
     Run.resume(run.path, {"a": 1})
     assert sorted(path.name for path in run.path.iterdir()) == ["config.json", "metrics.jsonl"]
     run.log({"epoch": 1})

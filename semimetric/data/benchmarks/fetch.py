@@ -127,8 +127,8 @@ def _member(tar: tarfile.TarFile, name: str) -> bytes:
 def download(
     target: Path, mirrors: Sequence[str], check: Callable[[Path], None], progress: Progress, timeout: float = _TIMEOUT
 ) -> Path:
-    """Download ``target.name`` from the first mirror whose file passes ``check``; return the ``.part`` beside it."""
-    part = target.with_name(f"{target.name}.part")
+    """Download ``target.name`` from the first mirror whose file passes ``check``; return the part beside it."""
+    part = target.with_name(f".{target.name}.semimetric-part")
     problems = []
     for mirror in mirrors:
         url = f"{mirror.rstrip('/')}/{target.name}"
