@@ -23,7 +23,8 @@ from torch import Tensor
 from semimetric.core.arrays import DENSE_ROWS, as_tensor, check_finite, check_neighbors
 from semimetric.core.checks import check_positive
 from semimetric.core.errors import InputError
-from semimetric.graph.neighbors import BLOCK_ENTRIES
+
+BLOCK_ENTRIES = 1 << 25  # distances held at once: 256 MiB in float64
 
 SAMPLED_ROWS = 2000
 """Evenly spaced rows from which the largest distance is estimated when there are too many rows for all pairs."""

@@ -13,10 +13,11 @@ from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError, RunError
 from semimetric.core.extras import import_extra
 from semimetric.core.files import check_output, write_atomically
-from semimetric.search.exact import BLOCK_ENTRIES
-from semimetric.search.hits import Hits, check_k, joined, nearest_first, single_precision
+from semimetric.graph.nearest import nearest_first
+from semimetric.search.hits import Hits, check_k, joined, single_precision
 from semimetric.search.index import HnswSettings, Index, IndexBackend
 
+BLOCK_ENTRIES = 1 << 23  # entries of the largest array of a search: 64 MiB in float64
 _MARK = b"semimetric faiss"
 _SEAL_BYTES = len(_MARK) + 32
 
@@ -93,7 +94,7 @@ class FaissIndex(Index):
             rows[stranded] = self._index.storage.search(queries.numpy()[stranded], k)[1]
         found = torch.from_numpy(self._index.reconstruct_batch(rows.ravel())).view(*rows.shape, -1)
         distances = (found.double() - queries.double()[:, None, :]).square().sum(2).sqrt()
-        return nearest_first(distances, torch.from_numpy(rows))
+        return Hits(*nearest_first(distances, torch.from_numpy(rows)))
 
 
 def _faiss() -> Any:

@@ -59,13 +59,6 @@ def check_k(k: int) -> int:
     return check_whole(k, "k")
 
 
-def nearest_first(distances: Tensor, rows: Tensor, k: int | None = None) -> Hits:
-    """Sort the hits of each query by distance, and by row at equal distances; keep the first ``k``."""
-    rows, by_row = rows.sort(dim=1)
-    distances, by_distance = distances.gather(1, by_row).sort(dim=1, stable=True)
-    return Hits(rows.gather(1, by_distance)[:, :k], distances[:, :k])
-
-
 def joined(pieces: Sequence[Hits]) -> Hits:
     """Concatenate the hits of blocks of queries."""
     return Hits(torch.cat([hits.rows for hits in pieces]), torch.cat([hits.distances for hits in pieces]))

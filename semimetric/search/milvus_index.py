@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from semimetric.core.errors import InputError, RunError
+from semimetric.graph.nearest import nearest_first
 from semimetric.search.exact import ExactIndex
-from semimetric.search.hits import Hits, check_k, joined, nearest_first, single_precision
+from semimetric.search.hits import Hits, check_k, joined, single_precision
 from semimetric.search.index import HnswSettings, Index, IndexBackend, check_whole
 from semimetric.search.milvus_collection import FIELDS, MOST_HITS, NAME_BYTES, SCHEMES, MilvusCollection, check_uri
 from semimetric.search.milvus_lite_server import check_folder
@@ -109,7 +110,7 @@ class MilvusIndex(Index):
             return self._exactly(queries, k)
         rows = torch.tensor([[hit["row"] for hit in hits] for hits in found])
         squares = torch.tensor([[hit["distance"] for hit in hits] for hits in found], dtype=torch.float64)
-        return nearest_first(squares.clamp(min=0).sqrt(), rows)
+        return Hits(*nearest_first(squares.clamp(min=0).sqrt(), rows))
 
     def _exactly(self, queries: Tensor, k: int) -> Hits:
         """Hits among all vectors, read from Milvus."""
@@ -118,7 +119,8 @@ class MilvusIndex(Index):
         stored = list(itertools.chain.from_iterable(iter(pages.next, [])))
         pages.close()
         hits = ExactIndex([found["embedding"] for found in stored]).search(queries, k)
-        return nearest_first(hits.distances, torch.tensor([found["row"] for found in stored])[hits.rows])
+        rows = torch.tensor([found["row"] for found in stored])[hits.rows]
+        return Hits(*nearest_first(hits.distances, rows))
 
 
 def _checked_names(names: Sequence[str] | None, count: int) -> list[str]:

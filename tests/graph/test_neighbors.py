@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from semimetric.core.errors import InputError
-from semimetric.graph import nearest_neighbors, neighbors
+from semimetric.graph import nearest, nearest_neighbors
 
 SMALL = hnp.arrays(
     np.float64,
@@ -38,7 +38,7 @@ def test_equals_brute_force_with_ties_by_number(points: np.ndarray, data: st.Dat
 def test_blocks_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     points = torch.randn(300, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     whole = nearest_neighbors(points, 7)
-    monkeypatch.setattr(neighbors, "BLOCK_ENTRIES", 1000)
+    monkeypatch.setattr(nearest, "BLOCK_ENTRIES", 1000)
     assert torch.equal(nearest_neighbors(points, 7), whole)
 
 
@@ -79,3 +79,63 @@ def test_duplicates_are_each_others_neighbours_and_nobody_is_its_own() -> None:
 def test_bad_input_is_named(features: torch.Tensor, k: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
         nearest_neighbors(features, k)
+
+
+def all_differences(points: torch.Tensor, k: int) -> torch.Tensor:
+    """Neighbours by float64 differences to all rows, sorted by (distance, number)."""
+    exact = torch.cdist(points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    return exact.fill_diagonal_(torch.inf).sort(dim=1, stable=True).indices[:, :k]
+
+
+def hard_points(kind: str) -> torch.Tensor:
+    """700 rows whose neighbours float32, or expanded squares in any precision, cannot tell apart."""
+    generator = torch.Generator().manual_seed(5)
+    draws = torch.randn(700, 6, generator=generator, dtype=torch.float64)
+    return {
+        "distinct": draws,
+        "near ties": torch.sign(draws) + 1e-6 * draws,  # tight bundles: float32 is not enough, float64 is
+        "closer than rounding": torch.sign(draws) * 1e3 + 1e-7 * draws,  # expanded squares are not enough
+        "copies": draws[torch.randint(60, (700,), generator=generator)],
+        "categories": torch.eye(6, dtype=torch.float64)[torch.randint(6, (700,), generator=generator)],
+        "one far away": torch.cat([draws[:-1], 1e9 * draws[-1:]]),
+    }[kind]
+
+
+@pytest.mark.parametrize("block", [5000, nearest.BLOCK_ENTRIES])
+@pytest.mark.parametrize(
+    "kind", ["distinct", "near ties", "closer than rounding", "copies", "categories", "one far away"]
+)
+def test_hard_points_have_the_neighbours_of_all_differences(
+    kind: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = hard_points(kind)
+    monkeypatch.setattr(nearest, "BLOCK_ENTRIES", block)
+    for k in (1, 10, 40):
+        assert torch.equal(nearest_neighbors(points, k), all_differences(points, k))
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e-30, 1e30, 1e155, 1e300])
+def test_neighbours_do_not_depend_on_the_unit(size: float) -> None:
+    points = hard_points("distinct")
+    assert torch.equal(nearest_neighbors(points * size, 10), nearest_neighbors(points, 10))
+
+
+def test_most_rows_are_decided_in_single_precision(monkeypatch: pytest.MonkeyPatch, make_clusters) -> None:
+    points, _ = make_clusters(0, 2000, 32, 10)
+    again: list[int] = []
+    original = nearest._Part._decided
+
+    def counted(part: nearest._Part, asked: torch.Tensor, *rest: object) -> object:
+        again.append(len(asked))
+        return original(part, asked, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(nearest._Part, "_decided", counted)
+    nearest_neighbors(points, 10)
+    assert sum(again) < 20
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["distinct", "near ties", "copies"])
+def test_gpu_finds_the_same_neighbours(kind: str) -> None:
+    points = hard_points(kind)
+    assert torch.equal(nearest_neighbors(points.cuda(), 10).cpu(), all_differences(points, 10))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from semimetric.core.errors import InputError
-from semimetric.search import ExactIndex, exact
-from semimetric.search.hits import nearest_first
+from semimetric.graph import nearest
+from semimetric.search import ExactIndex
 
 
 def lattice(rows: st.SearchStrategy[int], width: int) -> st.SearchStrategy[torch.Tensor]:
@@ -22,12 +22,12 @@ def lattice(rows: st.SearchStrategy[int], width: int) -> st.SearchStrategy[torch
     return rows.flatmap(lambda count: arrays(np.float32, (count, width), elements=numbers)).map(torch.from_numpy)
 
 
-@given(st.data(), st.integers(1, 4), st.integers(1, 40), st.sampled_from([8, 64, exact.BLOCK_ENTRIES]))
+@given(st.data(), st.integers(1, 4), st.integers(1, 40), st.sampled_from([8, 64, nearest.BLOCK_ENTRIES]))
 @draws(150)
 def test_equals_brute_force_ties_by_row(data: st.DataObject, width: int, k: int, block: int) -> None:
     stored = data.draw(lattice(st.integers(1, 30), width))
     queries = data.draw(lattice(st.integers(1, 5), width))
-    with mock.patch.object(exact, "BLOCK_ENTRIES", block):
+    with mock.patch.object(nearest, "BLOCK_ENTRIES", block):
         hits = ExactIndex(stored).search(queries, k)
     rows, distances = brute_force(stored, queries, k)
     assert hits.rows.dtype == torch.long
@@ -67,17 +67,19 @@ def test_all_the_same() -> None:
 @pytest.mark.parametrize("all_the_same", [False, True])
 def test_memory_is_bounded(largest_tensor, make_clusters, all_the_same: bool) -> None:
     stored = torch.ones(1300, 8) if all_the_same else make_clusters(0, 1300, 8, 10)[0]
-    index, queries = ExactIndex(stored), stored[:100]
-    whole = index.search(queries, 10)
-    with mock.patch.object(exact, "BLOCK_ENTRIES", 4096), largest_tensor() as seen:
-        hits = index.search(queries, 10)
+    queries = stored[:100]
+    whole = ExactIndex(stored).search(queries, 10)
+    with mock.patch.object(nearest, "BLOCK_ENTRIES", 4096):
+        index = ExactIndex(stored)
+        with largest_tensor() as seen:
+            hits = index.search(queries, 10)
     assert seen.entries <= 4096
     assert torch.equal(hits.rows, whole.rows)
     assert torch.equal(hits.distances, whole.distances)
 
 
 def test_hits_at_the_same_distance_go_by_row() -> None:
-    hits = nearest_first(torch.tensor([[2.0, 1.0, 1.0], [0.0, 0.0, 0.0]]), torch.tensor([[5, 9, 7], [3, 1, 2]]))
+    hits = nearest.nearest_first(torch.tensor([[2.0, 1.0, 1.0], [0.0, 0.0, 0.0]]), torch.tensor([[5, 9, 7], [3, 1, 2]]))
     assert hits.rows.tolist() == [[7, 9, 5], [1, 2, 3]]
     assert hits.distances.tolist() == [[1.0, 1.0, 2.0], [0.0, 0.0, 0.0]]
 
