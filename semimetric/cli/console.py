@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from semimetric.reporting.progress import RichProgress
+from semimetric.reporting.terminal import PlainConsole, marked, visible
 
-stdout = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 160, emoji=False)
-stderr = Console(stderr=True, soft_wrap=True, emoji=False)
+stdout = PlainConsole(soft_wrap=True, width=None if sys.stdout.isatty() else 160)
+stderr = PlainConsole(stderr=True, soft_wrap=True)
 
 UNLIMITED = 1 << 20
 """Width of a table that is not for a terminal: long names are never cut."""
@@ -43,7 +42,7 @@ RunFolder = Annotated[
 
 
 def say(text: str) -> None:
-    """Print a line of text as it is."""
+    """Print text; control characters other than line ends are shown, never sent."""
     stdout.print(text, highlight=False, markup=False)
 
 
@@ -56,7 +55,7 @@ def show_warning(
     line: str | None = None,
 ) -> None:
     """Print a warning as a sentence, without the line of code that it came from: a ``warnings.showwarning``."""
-    stderr.print(f"[yellow]warning:[/yellow] {escape(str(message))}", highlight=False)
+    stderr.print(marked("warning:", "yellow", str(message)))
 
 
 def counted(count: int, what: str) -> str:
@@ -71,12 +70,12 @@ def print_json(value: Any) -> None:
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> None:
     """Print rows of texts, each as it is, whatever stands in it."""
-    table = Table(box=None, title=None if title is None else Text(title), title_justify="left")
+    table = Table(box=None, title=None if title is None else Text(visible(title)), title_justify="left")
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))
-    console = stdout if stdout.is_terminal else Console(width=UNLIMITED)
+        table.add_row(*(Text(visible(cell)) for cell in row))
+    console = stdout if stdout.is_terminal else PlainConsole(width=UNLIMITED)
     console.print(table, soft_wrap=False)
 
 

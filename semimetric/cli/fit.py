@@ -14,6 +14,7 @@ from semimetric.cli.console import AsJson, DataDir, Device, counted, print_json,
 from semimetric.cli.options import Components, HelpAll, with_settings
 from semimetric.core.errors import InputError
 from semimetric.methods.registry import METHODS
+from semimetric.reporting.terminal import visible
 
 Method = Annotated[str, typer.Option(help="Method; 'semimetric methods' lists them.")]
 Dataset = Annotated[
@@ -242,7 +243,7 @@ def print_outcome(outcome: dict[str, Any]) -> None:
         say(f"guards at work (see docs/methods/{outcome['method']}.md): {', '.join(outcome['guards'])}")
     if outcome.get("skipped"):
         name, reason = next(iter(outcome["skipped_files"].items()))
-        say(f"{outcome['skipped']} photographs are left out, the first {name} ({reason}); more in result.json")
+        say(f"{outcome['skipped']} photographs are left out, the first {visible(name)} ({reason}); more in result.json")
     if "final" in outcome:
         which = "last" if outcome["selection"] == "last" else "best"
         epochs = f"{which} epoch {outcome['best_epoch']} of {outcome['planned_epochs']}"

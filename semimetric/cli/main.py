@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 import typer.core
-from rich.markup import escape
 
 import semimetric
 from semimetric.cli.console import say, show_warning, stderr
 from semimetric.cli.options import for_arguments
 from semimetric.core.errors import SemimetricError
 from semimetric.core.registry import Registry
+from semimetric.reporting.terminal import marked
 
 COMMANDS: Registry[Any] = Registry(
     "command",
@@ -120,5 +120,5 @@ def main() -> None:
 
 
 def _fail(sentence: str, error: BaseException) -> None:
-    stderr.print(f"[red]error:[/red] {escape(sentence)}", highlight=False)
+    stderr.print(marked("error:", "red", sentence))
     raise SystemExit(2) from error

@@ -21,6 +21,7 @@ from semimetric.cli.console import (
 )
 from semimetric.core.errors import InputError
 from semimetric.core.files import check_output
+from semimetric.reporting.terminal import visible
 
 NewData = Annotated[
     Path,
@@ -31,6 +32,9 @@ LabelColumn = Annotated[
 ]
 IdColumn = Annotated[
     str | None, typer.Option(help="Column with the names of the rows; the run knows the one it was trained with.")
+]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="CSV: names that a spreadsheet would take for a formula are written unquoted.")
 ]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace the file --out where it exists.")]
 MilvusCollection = Annotated[str, typer.Option(help="Name of the collection in Milvus.")]
@@ -77,6 +81,7 @@ def predict(
     data: NewData,
     out: Annotated[Path, typer.Option("--out", "-o", help="CSV file for names, labels and probabilities.")],
     replace: Replace = False,
+    raw: Raw = False,
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     device: Device = "auto",
@@ -89,7 +94,7 @@ def predict(
     with showing_progress() as progress:
         loaded = load(run, device)
         examples = new_examples(loaded, data, label_column, id_column)
-        embedded = predict_to(loaded, examples, out, progress, _inputs(data), replace)
+        embedded = predict_to(loaded, examples, out, progress, _inputs(data), replace, raw)
     if as_json:
         print_json({"examples": len(embedded.names), "out": str(out), "skipped": embedded.skipped})
         return
@@ -102,6 +107,7 @@ def embed(
     data: NewData,
     out: Annotated[Path, typer.Option("--out", "-o", help="File for the embeddings: .npy, .npz or .csv.")],
     replace: Replace = False,
+    raw: Raw = False,
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     device: Device = "auto",
@@ -113,7 +119,7 @@ def embed(
     with showing_progress(_same_command) as progress:
         loaded = load(run, device)
         examples = new_examples(loaded, data, label_column, id_column)
-        embedded = embed_to(loaded, examples, out, progress, _inputs(data), replace)
+        embedded = embed_to(loaded, examples, out, progress, _inputs(data), replace, raw)
     facts = {"examples": len(embedded.names), "components": embedded.embeddings.shape[1], "out": str(out)}
     if as_json:
         print_json(facts | {"skipped": embedded.skipped})
@@ -222,14 +228,14 @@ def load(run: Path, device: str) -> Any:
 
     loaded = load_run(run, device)
     if loaded.differences:
-        stderr.print(f"note: {loaded.differences}", highlight=False, markup=False)
+        stderr.print(f"note: {visible(loaded.differences)}")
     return loaded
 
 
 def print_skipped(skipped: dict[str, str]) -> None:
     """Say what could not be read."""
     for name, reason in list(skipped.items())[:SHOWN]:
-        say(f"skipped {name}: {reason}")
+        say(f"skipped {visible(name)}: {visible(reason)}")
     if len(skipped) > SHOWN:
         say(f"and {len(skipped) - SHOWN} more; --json names all")
 

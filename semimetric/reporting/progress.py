@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from semimetric.reporting.terminal import marked
 from semimetric.training import progress
 
 
@@ -17,14 +17,14 @@ class RichProgress(progress.Progress):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[unit]}"),
-            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[unit]}", markup=False),
+            TextColumn("{task.fields[rate]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=console,
             disable=not console.is_terminal,
             transient=True,
@@ -65,7 +65,7 @@ class RichProgress(progress.Progress):
 
     def warn(self, message: str) -> None:
         """Print a warning above the bar."""
-        self._bar.console.print(f"[yellow]warning:[/yellow] {escape(message)}", highlight=False)
+        self._bar.console.print(marked("warning:", "yellow", message))
 
     def end(self) -> None:
         """Remove the bar."""

@@ -121,11 +121,13 @@ def embed_to(
     progress: Progress | None = None,
     inputs: Sequence[Path] = (),
     replace: bool = False,
+    raw: bool = False,
 ) -> Embedded:
     """Embed a collection and write names and embeddings to ``out``: .npy (names in ``out`` + ".json"), .npz or .csv.
 
     Interrupted, the same call continues: finished parts lie in a hidden folder beside ``out`` until all are done.
-    A file that is there is replaced with ``replace`` alone, and one of ``inputs`` never.
+    A file that is there is replaced with ``replace`` alone, and one of ``inputs`` never. ``raw`` is that of
+    ``write_table``.
     """
     check_suffix(out, SUFFIXES)
     continued = (_parts_of(out) / "origin.json").exists()
@@ -147,7 +149,7 @@ def embed_to(
     embedded = together(pieces, collection.skipped)
     with writing(out):
         if embedded.names:
-            _write(embedded, out)
+            _write(embedded, out, raw)
         clear_leftovers(out.parent, f"{glob.escape(out.name)}*")
         _remove_parts(parts)
     check_any(embedded)
@@ -230,12 +232,12 @@ def together(pieces: list[Embedded], skipped: dict[str, str]) -> Embedded:
     )
 
 
-def _write(embedded: Embedded, out: Path) -> None:
+def _write(embedded: Embedded, out: Path, raw: bool) -> None:
     values = embedded.embeddings.float().numpy()
     if out.suffix == ".csv":
         header = ["name", *(f"e{column}" for column in range(values.shape[1]))]
-        rows = ([name, *map(str, row)] for name, row in zip(embedded.names, values, strict=True))
-        write_table(out, header, rows)
+        rows = ([name, *row] for name, row in zip(embedded.names, values, strict=True))
+        write_table(out, header, rows, raw)
     elif out.suffix == ".npz":
         names = np.array(embedded.names, dtype=str)
         write_atomically(
@@ -252,10 +254,27 @@ def _save(path: Path, save: Callable[[BinaryIO], None]) -> None:
         save(file)
 
 
-def write_table(out: Path, header: list[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a CSV file atomically."""
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""What a cell begins with that a spreadsheet may run as a formula."""
+
+
+def write_table(out: Path, header: list[str], rows: Iterable[Sequence[object]], raw: bool = False) -> None:
+    """Write a CSV file atomically.
+
+    A text that a spreadsheet would take for a formula gets a "'" in front of it, unless ``raw``. Numbers stay.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
+    writer.writerow(header if raw else map(_inert, header))
+    writer.writerows(rows if raw else (map(_inert, row) for row in rows))
     write_text(out, text.getvalue())
+
+
+def _inert(cell: object) -> object:
+    if not (isinstance(cell, str) and cell.startswith(FORMULAS)):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell

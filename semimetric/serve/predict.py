@@ -20,10 +20,11 @@ def predict_to(
     progress: Progress | None = None,
     inputs: Sequence[Path] = (),
     replace: bool = False,
+    raw: bool = False,
 ) -> Embedded:
     """Predict the classes of a collection and write name, label and probability of each example to a CSV file.
 
-    A file that is there is replaced with ``replace`` alone, and one of ``inputs`` never.
+    A file that is there is replaced with ``replace`` alone, one of ``inputs`` never. For ``raw`` see ``write_table``.
     """
     check_suffix(out, (".csv",))
     check_output(out, inputs, replace)
@@ -40,6 +41,6 @@ def predict_to(
     embedded = together(pieces, collection.skipped)
     check_any(embedded)
     with writing(out):
-        write_table(out, ["name", "label", "probability"], rows)
+        write_table(out, ["name", "label", "probability"], rows, raw)
         clear_leftovers(out.parent, glob.escape(out.name))
     return embedded
