@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from semimetric.cli.console import AsJson, DataDir, Device, counted, print_json, say, showing_progress, stderr, stdout
-from semimetric.cli.options import Components, HelpAll, with_settings
+from semimetric.cli.options import Components, ConfigFile, HelpAll, with_settings
 from semimetric.core.errors import InputError
+from semimetric.core.toml import as_toml
 from semimetric.methods.registry import METHODS
 from semimetric.reporting.terminal import visible
 
@@ -82,8 +82,9 @@ def fit(
     threads: Threads = None,
     data_dir: DataDir = None,
     resume: Annotated[bool, typer.Option(help="Continue the run in --out; where there is none, start it.")] = False,
+    config: ConfigFile = None,
     show_settings: Annotated[
-        bool, typer.Option("--show-settings", help="Print all settings in force as JSON, and exit.")
+        bool, typer.Option("--show-settings", help="Print all settings in force as TOML (--json: as JSON), and exit.")
     ] = False,
     as_json: AsJson = False,
     help_all: HelpAll = False,
@@ -162,7 +163,7 @@ def _fit_own(
 
     request = OwnRequest(job.method, job.seed, job.device, fine_tune, job.settings)
     if show_settings:
-        _print_settings(request.plan(collection))
+        _print_settings(request.plan(collection), job.as_json)
         return
     out = job.folder()
     if not job.as_json:
@@ -188,7 +189,7 @@ def _fit_benchmark(
 
     plan = resolve_benchmark(dataset, job.method, job.seed, preset, **job.settings)
     if show_settings:
-        _print_settings(plan)
+        _print_settings(plan, job.as_json)
         return
     out = job.folder()
     with showing_progress(lambda: _how_to_continue(out)) as progress:
@@ -208,8 +209,11 @@ def _fit_benchmark(
     _report(outcome, out, job.as_json)
 
 
-def _print_settings(plan: Any) -> None:
-    sys.stdout.write(json.dumps(plan.as_dict(), indent=2) + "\n")
+def _print_settings(plan: Any, as_json: bool) -> None:
+    if as_json:
+        print_json(plan.as_dict())
+    else:
+        sys.stdout.write(as_toml(plan.as_options()))
 
 
 def _how_to_continue(out: Path) -> str:

@@ -30,6 +30,7 @@ COMMANDS: Registry[Any] = Registry(
         "suggest": "semimetric.cli.runs:suggest",
         "index": "semimetric.cli.runs:index",
         "export": "semimetric.cli.runs:export",
+        "info": "semimetric.cli.info:info",
         "tune": "semimetric.cli.tune:tune",
         "reproduce": "semimetric.cli.reproduce:reproduce",
         "methods": "semimetric.cli.lists:methods",
@@ -78,6 +79,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},  # all commands inherit it
 )
 
 

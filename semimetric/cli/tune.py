@@ -27,7 +27,7 @@ from semimetric.cli.fit import (
     refuse_for_own_data,
     set_threads,
 )
-from semimetric.cli.options import Components, HelpAll, with_settings
+from semimetric.cli.options import Components, ConfigFile, HelpAll, with_settings
 
 
 class TrialBar:
@@ -81,6 +81,7 @@ def tune(
     device: Device = "auto",
     threads: Threads = None,
     data_dir: DataDir = None,
+    config: ConfigFile = None,
     as_json: AsJson = False,
     help_all: HelpAll = False,
     **settings: Any,

@@ -159,13 +159,13 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], state: object = None) 
     write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
-    """Read the tensors (on the CPU) and the state that ``write_tensors`` wrote."""
+def read_tensors(path: Path, only: Iterable[str] | None = None) -> tuple[dict[str, Tensor], Any]:
+    """Read the tensors (on the CPU), or ``only`` some by name, and the state that ``write_tensors`` wrote."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in (file.keys() if only is None else only)}
             state = json.loads((file.metadata() or {}).get("state", "null"))
     except (OSError, ValueError, SafetensorError) as error:
         raise RunError(f"{path} cannot be read: {error}. It is damaged; start again with another --out.") from error

@@ -26,10 +26,10 @@ def build_settings(kind: type[S], values: dict[str, Any], owner: str) -> S:
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise InputError(f"{owner} has no setting {name!r}.{hint} It has: {', '.join(known) or 'none'}.")
     hints = get_type_hints(kind)
-    return kind(**{name: _of_type(value, hints[name], name) for name, value in values.items()})
+    return kind(**{name: check_type(value, hints[name], name) for name, value in values.items()})
 
 
-def _of_type(value: Any, hint: Any, name: str) -> Any:
+def check_type(value: Any, hint: Any, name: str) -> Any:
     """``value`` in the type of its field; a whole number is accepted for a float, otherwise types must match."""
     accepted: dict[Any, tuple[type[Any], str]] = {
         int: (Integral, "a whole number"),

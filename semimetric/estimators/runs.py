@@ -146,19 +146,14 @@ def _params(plan: Plan | None, side: int) -> dict[str, Any]:
     """
     if plan is None:
         return {}
-    network = plan.network
+    network = {"weights": None, "fine_tune": False} | plan.own_network()
     settings = dataclasses.asdict(plan.training) | dataclasses.asdict(plan.method_settings)
     if settings["selection"] == "validation":
         del settings["selection"]  # an estimator holds out no validation data
-    tuned = not network.backbone and bool(network.weights)
-    return {
+    return network | {
         "method": plan.method,
-        "encoder": network.backbone or network.encoder,
         "n_components": settings.pop("components", 0) or None,
-        "weights": network.weights or None,
-        "fine_tune": tuned,
         "side": side or None,
-        "preprocess": network.preprocess,
         "epochs": settings.pop("epochs"),
         "settings": settings,
         "random_state": plan.seed,

@@ -148,6 +148,30 @@ class Plan:
         values = {name: getattr(self, name) for name in shown}
         return {name: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for name, v in values.items()}  # type: ignore[arg-type]
 
+    def as_options(self) -> dict[str, dict[str, Any]]:
+        """The settings as options of ``semimetric fit``, by group; together they make this plan again."""
+        values = {name: dict(group) for name, group in self.as_dict().items() if isinstance(group, dict)}
+        training = {} if self.is_linear else values["training"]
+        method = {f"method {self.method}": values["method_settings"]}
+        if self.split is not None:
+            first = {"dataset": self.dataset, "method": self.method, "seed": self.seed}
+            general = {"network": values["network"], "split": values["split"], "training": training}
+            return {"fit": first} | general | {"pretraining": values["pretraining"]} | method
+        first = {"method": self.method, "seed": self.seed}
+        return {"fit": first, "network": self.own_network(), "training": training} | method
+
+    def own_network(self) -> dict[str, Any]:
+        """The network as a user asks for it on their own data; what is empty is left out."""
+        network = self.network
+        asked = {
+            "encoder": network.backbone or network.encoder,
+            "weights": network.weights,
+            "fine_tune": not network.backbone and bool(network.weights),
+            "side": network.side,
+            "preprocess": network.preprocess,
+        }
+        return {name: value for name, value in asked.items() if value}
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], version: str = "unknown") -> Plan:
         """The plan of a run; ``version`` is the one that wrote it, for the error."""

@@ -98,11 +98,11 @@ def test_show_settings_prints_the_plan_that_a_run_keeps(tmp_path: Path) -> None:
     np.savez(tmp_path / "wine.npz", X=features, y=np.where(np.arange(178) % 4 == 0, classes, -1))
     for source in ([tmp_path / "wine.npz"], ["--dataset", "digits"]):
         words = ["fit", *source, "--epochs", 1, "--passes", 1, "--out", tmp_path / f"run{len(source)}"]
-        shown = semimetric(*words, "--show-settings")
+        shown = semimetric(*words, "--show-settings", "--json")
         assert not (tmp_path / f"run{len(source)}").exists()
         assert semimetric(*words).code == 0
         config = json.loads((tmp_path / f"run{len(source)}" / "config.json").read_text())
-        assert json.loads(shown.out) == config["plan"]
+        assert shown.json() == config["plan"]
 
 
 def test_the_estimator_of_a_run_of_the_command_line_fits_the_same_again(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_the_command_line_understands_the_command_as_the_same_plan(dataset: str)
     for cell in CELLS[dataset]:
         name, *words = shlex.split(cell.command())
         assert name == "semimetric"
-        done = semimetric(*words, "--show-settings")
+        done = semimetric(*words, "--show-settings", "--json")
         assert done.code == 0, (words, done.err)
         settings = json.loads(done.out)
         settings["network"] = {name: value for name, value in settings["network"].items() if name not in PLACES}
