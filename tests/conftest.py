@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import tempfile
 
 import helpers.draws  # noqa: F401 - loads the profile of hypothesis before any test is read
 import numpy as np
@@ -13,6 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_threads] = "1"  # for the commands that tests start, which must round as this process does
+_cache = tempfile.TemporaryDirectory()  # for this process and its commands; the user's cache is left alone
+os.environ["SEMIMETRIC_CACHE"] = _cache.name
 torch.set_num_threads(1)  # many times faster than two for small matrices on a busy machine
 
 for _number in range(3):  # photographs are trained on from scratch, whatever is installed; see helpers/lite.py

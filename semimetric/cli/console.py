@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,30 @@ DataDir = Annotated[
     Path | None, typer.Option(help="Folder that holds benchmark data; else the one SEMIMETRIC_DATA names.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+
+
+def _without_cache(context: typer.Context, value: bool) -> bool:
+    """Switch the feature cache off until the command has ended."""
+    if value:
+        before = os.environ.get("SEMIMETRIC_CACHE")
+        os.environ["SEMIMETRIC_CACHE"] = "off"
+        context.call_on_close(lambda: _restore("SEMIMETRIC_CACHE", before))
+    return value
+
+
+def _restore(name: str, before: str | None) -> None:
+    if before is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = before
+
+
+NoCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache", callback=_without_cache, help="Neither read nor write the cache of photographs' features."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON as the last line of standard output.")]
 
 

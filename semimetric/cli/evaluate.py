@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from semimetric.cli.console import AsJson, DataDir, Device, RunFolder, print_json, showing_progress, stdout
+from semimetric.cli.console import AsJson, DataDir, Device, NoCache, RunFolder, print_json, showing_progress, stdout
 
 
 def evaluate(
@@ -15,6 +15,7 @@ def evaluate(
         int | None, typer.Option(help="Keep this many dimensions of the metric, those of its largest eigenvalues.")
     ] = None,
     device: Device = "auto",
+    no_cache: NoCache = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:

@@ -9,7 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from semimetric.cli.console import AsJson, DataDir, Device, counted, print_json, say, showing_progress, stderr, stdout
+from semimetric.cli.console import (
+    AsJson,
+    DataDir,
+    Device,
+    NoCache,
+    counted,
+    print_json,
+    say,
+    showing_progress,
+    stderr,
+    stdout,
+)
 from semimetric.cli.options import Components, ConfigFile, HelpAll, with_settings
 from semimetric.core.errors import InputError
 from semimetric.core.toml import as_toml
@@ -79,6 +90,7 @@ def fit(
     components: Components = None,
     seed: Annotated[int, typer.Option(help="Seed of split, weights, partitions and batches.")] = 0,
     device: Device = "auto",
+    no_cache: NoCache = False,
     threads: Threads = None,
     data_dir: DataDir = None,
     resume: Annotated[bool, typer.Option(help="Continue the run in --out; where there is none, start it.")] = False,

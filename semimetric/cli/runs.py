@@ -11,6 +11,7 @@ import typer
 from semimetric.cli.console import (
     AsJson,
     Device,
+    NoCache,
     RunFolder,
     counted,
     print_json,
@@ -57,6 +58,7 @@ def search(
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     device: Device = "auto",
+    no_cache: NoCache = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the training examples that are most similar to queries."""
@@ -85,6 +87,7 @@ def predict(
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     device: Device = "auto",
+    no_cache: NoCache = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict the classes of new examples from their nearest training examples."""
@@ -111,6 +114,7 @@ def embed(
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     device: Device = "auto",
+    no_cache: NoCache = False,
     as_json: AsJson = False,
 ) -> None:
     """Embed new examples. After an interruption the same command continues."""

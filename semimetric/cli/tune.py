@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from semimetric.cli.console import AsJson, DataDir, Device, print_json, say, showing_progress, stderr
+from semimetric.cli.console import AsJson, DataDir, Device, NoCache, print_json, say, showing_progress, stderr
 from semimetric.cli.fit import (
     Dataset,
     FineTune,
@@ -79,6 +79,7 @@ def tune(
     components: Components = None,
     seed: Annotated[int, typer.Option(help="Seed of the study, and of every trial.")] = 0,
     device: Device = "auto",
+    no_cache: NoCache = False,
     threads: Threads = None,
     data_dir: DataDir = None,
     config: ConfigFile = None,

@@ -232,7 +232,7 @@ def _transform(run: Run, spec: ModelSpec) -> PhotoTransform | None:
     tensors, _ = run.read_tensors("backbone.safetensors")
     with _fitting(run, "backbone.safetensors"):
         network = rebuild_encoder(spec.backbone, (3, spec.side, spec.side), tensors)
-    return PhotoTransform(spec.side, spec.fit, network.eval())
+    return PhotoTransform(spec.side, spec.fit, network.eval(), spec.backbone)
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def photo_transform(network: NetworkSettings, seed: int, shape: tuple[int, ...] 
         return PhotoTransform(network.side, network.fit)
     shape = shape or (3, network.side, network.side)
     backbone = build_encoder(network.backbone, shape, seed, weights=network.weights_file())
-    return PhotoTransform(network.side, network.fit, backbone)
+    return PhotoTransform(network.side, network.fit, backbone, network.backbone)
 
 
 def _parts(dataset: Dataset) -> dict[str, Examples]:
