@@ -212,6 +212,7 @@ class Stages(Silent):
 
 def test_progress_tells_how_many_photographs_are_described(birds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("semimetric.encoders.photographs.BATCH", 5)
+    monkeypatch.setenv("SEMIMETRIC_CACHE", "off")
     stages = Stages()
     load_examples(described_by(), birds, CPU, stages)
     assert stages.seen[0] == ("listing 48 photographs", 0, None)
