@@ -14,5 +14,6 @@ from semimetric.mining import mine_triplets as mine_triplets
 from semimetric.pipeline.linear import GuardWarning as GuardWarning, LinearFit as LinearFit, learn_metric as learn_metric
 from semimetric.pipeline.presets import training_settings as training_settings
 from semimetric.search import open_index as open_index, register_index as register_index
+from semimetric.serve.add import add_examples as add_examples
 from semimetric.serve.suggest import suggest as suggest
 from semimetric.training import Trainer as Trainer, TrainingData as TrainingData, TrainingSettings as TrainingSettings

@@ -30,6 +30,8 @@ COMMANDS: Registry[Any] = Registry(
         "suggest": "semimetric.cli.runs:suggest",
         "index": "semimetric.cli.runs:index",
         "export": "semimetric.cli.runs:export",
+        "add": "semimetric.cli.examples:add",
+        "labels": "semimetric.cli.examples:labels",
         "info": "semimetric.cli.info:info",
         "tune": "semimetric.cli.tune:tune",
         "reproduce": "semimetric.cli.reproduce:reproduce",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -121,12 +123,60 @@ class FittedModel:
         return torch.cat([self._probabilities(some, k) for some in queries.split(few)])
 
     def _probabilities(self, queries: Tensor, k: int) -> Tensor:
+        rows, weights = self._neighbors(queries, k)
+        return torch.einsum("qk,qkc->qc", weights, self.posteriors.shares[rows])
+
+    def _neighbors(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Rows (Q, k) of the nearest training examples, and their weights, which sum to 1."""
         hits = self.nearest(queries, k)
         squares = hits.distances.double().square()
         softened = squares + NEAREST_SHARE * squares.mean(1, keepdim=True)
         weights = torch.where(softened > 0, 1.0 / torch.where(softened > 0, softened, 1.0), 1.0)
-        weights = weights / weights.sum(1, keepdim=True)
-        return torch.einsum("qk,qkc->qc", weights, self.posteriors.shares[hits.rows])
+        return hits.rows, weights / weights.sum(1, keepdim=True)
+
+    def grown(self, names: Sequence[str], embeddings: Tensor, labels: Sequence[str | None]) -> FittedModel:
+        """The model with n more examples, without training.
+
+        A label counts as given; a class that is new gets a number of its own. The posteriors of the others are those of
+        ``probabilities``, and their confidence is the weighted mean of that of the same neighbours.
+
+        Parameters
+        ----------
+        names : n names, none of them known
+        embeddings : (n, l)
+        labels : n classes by name; None is unlabelled
+        """
+        classes, numbers = self._numbered(labels)
+        found = self.posteriors
+        rows, weights = self._neighbors(embeddings, min(GRAPH_NEIGHBORS, len(self.embeddings)))
+        shares = torch.einsum("nk,nkc->nc", weights, found.shares[rows])
+        confidence = (weights * found.confidence[rows]).sum(1)
+        every = torch.cat([found.classes, found.classes.new_tensor([n for n in classes if n not in found.classes])])
+        padded = nn.functional.pad(torch.cat([found.shares, shares]), (0, len(every) - len(found.classes)))
+        more = Posteriors(every, padded, torch.cat([found.confidence, confidence]))
+        given = torch.cat([self.labels, numbers])
+        known = dataclasses.replace(
+            self.examples, names=(*self.examples.names, *names), classes=tuple(classes[n] for n in every.tolist())
+        )
+        together = torch.cat([self.embeddings, embeddings])
+        return dataclasses.replace(
+            self, embeddings=together, labels=given, posteriors=with_labels(more, given), examples=known
+        )
+
+    def _numbered(self, labels: Sequence[str | None]) -> tuple[dict[int, Any], Tensor]:
+        """Classes by number, those of ``labels`` included, and the number of each label, -1 for none."""
+        classes = dict(zip(self.posteriors.classes.tolist(), self.examples.classes, strict=True))
+        by_text = {str(name): number for number, name in classes.items()}
+        for label in sorted({label for label in labels if label is not None} - {*by_text}):
+            if not all(isinstance(name, str) for name in classes.values()) or not classes:
+                told = f"the classes are numbers, such as {next(iter(by_text))}" if classes else "it has no classes"
+                raise InputError(
+                    f"the label {label!r} is of no class of the run: {told}. Fit again with that label, or add the "
+                    "example without it."
+                )
+            by_text[label] = max(classes) + 1
+            classes[by_text[label]] = label
+        return classes, torch.tensor([-1 if label is None else by_text[label] for label in labels], dtype=torch.int64)
 
 
 def posteriors_of(embeddings: Tensor, labels: Tensor, device: torch.device | str = "cpu") -> Posteriors:

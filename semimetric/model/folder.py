@@ -6,6 +6,7 @@ model.json            what the model is built of: kind of inputs, preprocessing,
 backbone.safetensors  the frozen network that turns photographs into features, where there is one
 examples.safetensors  embeddings, labels and class posteriors of the training examples
 examples.json         names of examples and classes, and the folder or table they came from
+added.safetensors     the same of examples that were added after training, where there are any
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from semimetric.training.optimizer import under
 FORMAT = 2
 """Version of the run folder. Format 1, of semimetric 0.2.0.dev0 and before, has another config.json."""
 
+ADDED = "added.safetensors"
 REQUIRED = ("model.json", "model.safetensors", "preprocess.safetensors", "examples.safetensors", "examples.json")
 """Files required to load a model."""
 
@@ -125,6 +127,51 @@ def write_fitted(run: Run, fitted: FittedModel) -> None:
     run.write_tensors("examples.safetensors", tensors, {"model": sha256_of(run.path / "model.safetensors")})
     classes = [value.item() if isinstance(value, np.generic) else value for value in fitted.examples.classes]
     run.write("examples.json", dataclasses.asdict(fitted.examples) | {"classes": classes})
+
+
+def write_added(run: Run, fitted: FittedModel, trained: int) -> None:
+    """Write the examples of a grown model after the first ``trained`` ones, in one file: all of them or none."""
+    found, examples = fitted.posteriors, fitted.examples
+    tensors = {
+        "embeddings": fitted.embeddings[trained:],
+        "labels": fitted.labels[trained:],
+        "classes": found.classes,
+        "shares": found.shares[trained:],
+        "confidence": found.confidence[trained:],
+    }
+    state = {"model": sha256_of(run.path / "model.safetensors"), "trained": trained}
+    state |= {"names": examples.names[trained:], "classes": [str(name) for name in examples.classes]}
+    run.write_tensors(ADDED, tensors, state)
+
+
+def trained_examples(run: Run) -> int:
+    """How many examples a run was trained on; the others were added."""
+    return len(_fields(run, "examples.json", names=list)["names"])
+
+
+def _with_added(run: Run, fitted: FittedModel) -> FittedModel:
+    """The model with the examples that were added after training."""
+    tensors, state = run.read_tensors(ADDED)
+    if state["model"] != sha256_of(run.path / "model.safetensors") or state["trained"] != len(fitted.labels):
+        raise RunError(
+            f"{run.path / ADDED} belongs to another model: the run was trained again after examples were added. Remove "
+            "that file, and add them again."
+        )
+    found, more = fitted.posteriors, len(tensors["classes"]) - len(fitted.posteriors.classes)
+    shares = torch.cat([nn.functional.pad(found.shares, (0, more)), tensors["shares"]])
+    known = fitted.examples
+    examples = dataclasses.replace(
+        known,
+        names=(*known.names, *state["names"]),
+        classes=(*known.classes, *state["classes"][len(known.classes) :]),
+    )
+    return dataclasses.replace(
+        fitted,
+        embeddings=torch.cat([fitted.embeddings, tensors["embeddings"]]),
+        labels=torch.cat([fitted.labels, tensors["labels"]]),
+        posteriors=Posteriors(tensors["classes"], shares, torch.cat([found.confidence, tensors["confidence"]])),
+        examples=examples,
+    )
 
 
 def read_fitted(run: Run, device: torch.device, encoder: nn.Module | None = None) -> FittedModel:
@@ -260,6 +307,9 @@ def _with_examples(run: Run, model: Model, spec: ModelSpec) -> FittedModel:
     facts = _fields(run, "result.json") if run.has("result.json") else {}
     fitted = FittedModel(model, spec, tensors["embeddings"], tensors["labels"], posteriors, examples, facts)
     _check_examples(run, fitted)
+    if run.has(ADDED):
+        fitted = _with_added(run, fitted)
+        _check_examples(run, fitted)
     return fitted
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from semimetric.core.files import read_tensors
-from semimetric.model.folder import read_config, version_differences
+from semimetric.model.folder import ADDED, read_config, version_differences
 from semimetric.pipeline.plan import Plan
 from semimetric.training.run import Run
 
@@ -18,10 +18,10 @@ def describe_run(path: Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``run``, ``kind``, ``finished``; ``data`` (source, examples, labelled, unlabelled, classes with the number of
-        their labels); ``model`` (what it is built of, and the dimensions of the embedding); ``settings`` in force, by
-        group; ``result`` (epochs, scores, trust); ``files`` with their bytes; ``versions`` that wrote it, and
-        ``differences`` from those here.
+        ``run``, ``kind``, ``finished``; ``data`` (source, examples, those added later, labelled, unlabelled, classes
+        with the number of their labels); ``model`` (what it is built of, and the dimensions of the embedding);
+        ``settings`` in force, by group; ``result`` (epochs, scores, trust); ``files`` with their bytes; ``versions``
+        that wrote it, and ``differences`` from those here.
     """
     run = Run.open(path)
     config, result = read_config(run), run.read("result.json") or {}
@@ -49,10 +49,13 @@ def _data(run: Run, config: dict[str, Any]) -> dict[str, Any]:
     if not run.has("examples.safetensors"):
         return {"source": source}
     tensors, _ = read_tensors(run.path / "examples.safetensors", ("labels", "classes"))
-    counts = Counter(tensors["labels"].tolist())
+    counts, called, added = Counter(tensors["labels"].tolist()), listed.get("classes", []), 0
+    if run.has(ADDED):
+        tensors, state = read_tensors(run.path / ADDED, ("labels", "classes"))
+        counts, called, added = counts + Counter(tensors["labels"].tolist()), state["classes"], len(state["names"])
     unlabelled = counts.pop(-1, 0)
-    names = dict(zip(tensors["classes"].tolist(), listed.get("classes", []), strict=False))
+    names = dict(zip(tensors["classes"].tolist(), called, strict=False))
     classes = {str(names.get(number, number)): count for number, count in sorted(counts.items())}
     labelled = sum(classes.values())
-    found = {"examples": labelled + unlabelled, "labelled": labelled, "unlabelled": unlabelled}
+    found = {"examples": labelled + unlabelled, "added": added, "labelled": labelled, "unlabelled": unlabelled}
     return {"source": source} | found | {"columns": listed.get("columns", []), "classes": classes}

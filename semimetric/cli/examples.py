@@ -1,0 +1,61 @@
+"""Commands on the examples of a run: ``semimetric add | labels``."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from semimetric.cli.console import AsJson, Device, NoCache, RunFolder, counted, print_json, say, showing_progress
+from semimetric.cli.runs import IdColumn, LabelColumn, MilvusCollection, NewData, Raw, Replace, load, print_skipped
+from semimetric.reporting.terminal import visible
+
+
+def add(
+    run: RunFolder,
+    data: NewData,
+    index: Annotated[
+        str | None, typer.Option(help="Index of the run, made by 'semimetric index'; it is built again with all.")
+    ] = None,
+    collection: MilvusCollection = "semimetric",
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
+    device: Device = "auto",
+    no_cache: NoCache = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add new examples to a run without training. Class folders are labels; copies of its examples are left out."""
+    from semimetric.serve.add import add_to
+    from semimetric.serve.embed import new_examples
+
+    with showing_progress() as progress:
+        loaded = load(run, device)
+        examples = new_examples(loaded, data, label_column, id_column)
+        added = add_to(loaded, examples, data, index, collection, progress)
+    if as_json:
+        print_json(dataclasses.asdict(added))
+        return
+    copies = f"; copies left out: {len(added.copies)}" if added.copies else ""
+    say(f"{counted(len(added.names), 'example')} added to {visible(str(run))}, which has {added.examples} now{copies}")
+    if index is not None:
+        say(f"the index {visible(index)} has all of them")
+    print_skipped(added.skipped)
+
+
+def labels(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option("--out", "-o", help="CSV file for names, labels and predictions.")],
+    replace: Replace = False,
+    raw: Raw = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the labels of a run's own examples, given and predicted; 'fit --labels' reads the given ones."""
+    from semimetric.serve.labels import labels_to
+
+    count, given = labels_to(load(run, "cpu"), out, replace=replace, raw=raw)
+    if as_json:
+        print_json({"examples": count, "labelled": given, "out": str(out)})
+        return
+    say(f"{counted(count, 'example')}, {given} with a given label, written to {visible(str(out))}")
