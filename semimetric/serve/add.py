@@ -101,7 +101,8 @@ def copies_among(known: Tensor, new: Tensor) -> Tensor:
     hits = ExactIndex(torch.cat([known, new])).search(new, 2)
     own = len(known) + torch.arange(len(new))[:, None]
     near = hits.distances <= SAME * new.norm(dim=1, keepdim=True).clamp_min(SAME)
-    return (near & (hits.rows < own)).any(1)
+    copied: Tensor = (near & (hits.rows < own)).any(1)
+    return copied
 
 
 def _free_names(fitted: FittedModel, names: Sequence[str], source: Path) -> list[str]:
