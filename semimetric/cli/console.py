@@ -51,6 +51,8 @@ NoCache = Annotated[
         "--no-cache", callback=_without_cache, help="Neither read nor write the cache of photographs' features."
     ),
 ]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; warnings and results stay.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show a line for every epoch and step.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON as the last line of standard output.")]
 
 
@@ -105,9 +107,11 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: s
 
 
 @contextmanager
-def showing_progress(to_continue: Callable[[], str] = str) -> Iterator[RichProgress]:
+def showing_progress(
+    to_continue: Callable[[], str] = str, quiet: bool = False, verbose: bool = False
+) -> Iterator[RichProgress]:
     """Progress on standard error during long work; after Ctrl-C it says how ``to_continue``."""
-    progress = RichProgress(stderr)
+    progress = RichProgress(stderr, quiet, verbose)
     try:
         yield progress
     except KeyboardInterrupt:

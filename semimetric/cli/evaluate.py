@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from semimetric.cli.console import AsJson, DataDir, Device, NoCache, RunFolder, print_json, showing_progress, stdout
+from semimetric.cli.console import (
+    AsJson,
+    DataDir,
+    Device,
+    NoCache,
+    Quiet,
+    RunFolder,
+    Verbose,
+    print_json,
+    showing_progress,
+    stdout,
+)
 
 
 def evaluate(
@@ -17,13 +28,15 @@ def evaluate(
     device: Device = "auto",
     no_cache: NoCache = False,
     data_dir: DataDir = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Score the best model of a run on the test set of its dataset."""
     from semimetric.pipeline.benchmark import evaluate_run
     from semimetric.reporting.tables import score_table
 
-    with showing_progress() as progress:
+    with showing_progress(quiet=quiet, verbose=verbose) as progress:
         outcome = evaluate_run(run, data_dir, device, components, progress)
     if as_json:
         print_json(outcome)

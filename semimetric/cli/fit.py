@@ -14,6 +14,8 @@ from semimetric.cli.console import (
     DataDir,
     Device,
     NoCache,
+    Quiet,
+    Verbose,
     counted,
     print_json,
     say,
@@ -66,6 +68,8 @@ class Job:
     settings: dict[str, Any]
     out: Path | None
     as_json: bool
+    quiet: bool = False
+    verbose: bool = False
 
     def folder(self) -> Path:
         """The folder ``--out``, which must be given."""
@@ -98,12 +102,14 @@ def fit(
     show_settings: Annotated[
         bool, typer.Option("--show-settings", help="Print all settings in force as TOML (--json: as JSON), and exit.")
     ] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     as_json: AsJson = False,
     help_all: HelpAll = False,
     **settings: Any,
 ) -> None:
     """Train a method on your own data, or on a benchmark, whose test set is scored before and after."""
-    job = Job(method, seed, device, given_settings(method, settings, components), out, as_json)
+    job = Job(method, seed, device, given_settings(method, settings, components), out, as_json, quiet, verbose)
     if data is not None:
         refuse_for_benchmarks(job.settings, dataset=dataset, preset=preset != "default", data_dir=data_dir)
         columns = (label_column, id_column)
@@ -180,7 +186,7 @@ def _fit_own(
     out = job.folder()
     if not job.as_json:
         say(collection.summary())
-    with showing_progress(lambda: _how_to_continue(out)) as progress:
+    with showing_progress(lambda: _how_to_continue(out), job.quiet, job.verbose) as progress:
 
         def tell_damaged(kept: Any) -> None:
             if not job.as_json and len(kept) < len(collection):
@@ -204,13 +210,13 @@ def _fit_benchmark(
         _print_settings(plan, job.as_json)
         return
     out = job.folder()
-    with showing_progress(lambda: _how_to_continue(out)) as progress:
+    with showing_progress(lambda: _how_to_continue(out), job.quiet, job.verbose) as progress:
         if takes_photographs(plan.network.encoder) and choose_device(job.device).type == "cpu":
             progress.warn(
                 f"{plan.network.encoder} itself is trained here, which takes hours on a CPU. With --backbone a network "
                 "stays frozen, and a small model of its features is trained."
             )
-        if stderr.is_terminal and plan.split is not None:
+        if stderr.is_terminal and not job.quiet and plan.split is not None:
             stderr.print(
                 f"{job.method} on {dataset}: {plan.split.labels_per_class} labels per class, {plan.training.epochs} "
                 f"epochs, lr {plan.training.lr:g}; all settings in {out / 'config.json'}",

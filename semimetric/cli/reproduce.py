@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from semimetric.cli.console import AsJson, DataDir, Device, counted, print_json, say, showing_progress, stdout
+from semimetric.cli.console import (
+    AsJson,
+    DataDir,
+    Device,
+    Quiet,
+    Verbose,
+    counted,
+    print_json,
+    say,
+    showing_progress,
+    stdout,
+)
 from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError
 
@@ -21,6 +32,10 @@ Targets = Annotated[
         "or all.",
         show_default=False,
     ),
+]
+
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Fits side by side. (Default: 6 on a GPU, 1 on a CPU.)", show_default=False)
 ]
 
 
@@ -47,10 +62,7 @@ def reproduce(
         Path | None, typer.Option(help="File with the weights of GoogLeNet, for photographs.", show_default=False)
     ] = None,
     device: Device = "auto",
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Fits side by side. (Default: 6 on a GPU, 1 on a CPU.)", show_default=False),
-    ] = None,
+    workers: Workers = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of each fit.")] = 1,
     reuse: Annotated[
         str, typer.Option(help="Results to reuse: same-code, any-code (of other versions, too) or none.")
@@ -63,6 +75,8 @@ def reproduce(
         bool, typer.Option("--no-run", help="Write tables and figures of the results in --out alone, of any version.")
     ] = False,
     data_dir: DataDir = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Repeat tables and figures of the paper: run what is missing, and show ours beside the paper's."""
@@ -79,7 +93,7 @@ def reproduce(
     if dry_run:
         _show_plan(plan_of(request, place, chosen), as_json)
         return
-    with showing_progress(lambda: f"the same command goes on from what is in {out}") as progress:
+    with showing_progress(lambda: f"the same command goes on from what is in {out}", quiet, verbose) as progress:
         found = write_found(request, place, progress) if no_run else run(request, place, chosen, workers, progress)
     if no_run and not found.files:
         raise InputError(f"{out} holds no results of what is asked for. Leave --no-run out to run it.")

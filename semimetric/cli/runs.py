@@ -12,7 +12,9 @@ from semimetric.cli.console import (
     AsJson,
     Device,
     NoCache,
+    Quiet,
     RunFolder,
+    Verbose,
     counted,
     print_json,
     print_table,
@@ -59,6 +61,8 @@ def search(
     id_column: IdColumn = None,
     device: Device = "auto",
     no_cache: NoCache = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the training examples that are most similar to queries."""
@@ -67,7 +71,7 @@ def search(
 
     if index is not None:
         check_place(index, "--index", existing=True)
-    with showing_progress() as progress:
+    with showing_progress(quiet=quiet, verbose=verbose) as progress:
         loaded = load(run, device)
         found, skipped = search_run(loaded, queries, k, index, collection, (label_column, id_column), progress)
     if as_json:
@@ -88,13 +92,15 @@ def predict(
     id_column: IdColumn = None,
     device: Device = "auto",
     no_cache: NoCache = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict the classes of new examples from their nearest training examples."""
     from semimetric.serve.embed import new_examples
     from semimetric.serve.predict import predict_to
 
-    with showing_progress() as progress:
+    with showing_progress(quiet=quiet, verbose=verbose) as progress:
         loaded = load(run, device)
         examples = new_examples(loaded, data, label_column, id_column)
         embedded = predict_to(loaded, examples, out, progress, _inputs(data), replace, raw)
@@ -115,12 +121,14 @@ def embed(
     id_column: IdColumn = None,
     device: Device = "auto",
     no_cache: NoCache = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Embed new examples. After an interruption the same command continues."""
     from semimetric.serve.embed import embed_to, new_examples
 
-    with showing_progress(_same_command) as progress:
+    with showing_progress(_same_command, quiet, verbose) as progress:
         loaded = load(run, device)
         examples = new_examples(loaded, data, label_column, id_column)
         embedded = embed_to(loaded, examples, out, progress, _inputs(data), replace, raw)
@@ -175,13 +183,15 @@ def index(
     ],
     collection: MilvusCollection = "semimetric",
     replace: Annotated[bool, typer.Option("--replace", help="Replace what is there.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Put the embeddings of a run into an index for fast search. After an interruption the same command continues."""
     from semimetric.search import build_index, check_place
 
     check_place(to, "--to").check_new(to, _inputs(), replace, "--to", "--replace")
-    with showing_progress(_same_command) as progress:
+    with showing_progress(_same_command, quiet, verbose) as progress:
         fitted = load(run, "cpu").fitted
         stage = partial(progress.stage, "indexing")
         build_index(

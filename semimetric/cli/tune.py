@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from semimetric.cli.console import AsJson, DataDir, Device, NoCache, print_json, say, showing_progress, stderr
+from semimetric.cli.console import (
+    AsJson,
+    DataDir,
+    Device,
+    NoCache,
+    Quiet,
+    Verbose,
+    print_json,
+    say,
+    showing_progress,
+    stderr,
+)
 from semimetric.cli.fit import (
     Dataset,
     FineTune,
@@ -28,35 +40,40 @@ from semimetric.cli.fit import (
     set_threads,
 )
 from semimetric.cli.options import Components, ConfigFile, HelpAll, with_settings
+from semimetric.training.progress import SECONDS_BETWEEN, Lines
 
 
 class TrialBar:
-    """A progress bar over trials, with the score of the last epoch and the best so far; silent when piped."""
+    """A progress bar over trials, with the score of the last epoch and the best so far; lines when piped."""
 
-    def __init__(self) -> None:
+    def __init__(self, quiet: bool, verbose: bool) -> None:
+        often = inf if quiet or stderr.is_terminal else SECONDS_BETWEEN
+        self._lines = Lines(lambda line: stderr.print(line, highlight=False, markup=False), often, verbose)
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TimeElapsedColumn(),
             TextColumn("{task.fields[note]}", markup=False),
             console=stderr,
-            disable=not stderr.is_terminal,
+            disable=quiet or not stderr.is_terminal,
             transient=True,
         )
         self._task = self._bar.add_task("", total=None, note="")
-        self._best = ""
+        self._best = self._trial = ""
 
     def trial(self, number: int, trials: int, best: float | None) -> None:
         """Show that a trial begins."""
         self._best = "" if best is None else f"best so far {best:.4f}"
-        self._bar.update(
-            self._task, description=f"trial {number} of {trials}", completed=number - 1, total=trials, note=self._best
-        )
+        self._trial = f"trial {number} of {trials}"
+        self._lines.stage(" ".join([self._trial, self._best]).strip())
+        self._bar.update(self._task, description=self._trial, completed=number - 1, total=trials, note=self._best)
         self._bar.start()
 
     def epoch(self, epoch: int, score: float) -> None:
         """Show how an epoch scored."""
-        self._bar.update(self._task, note=f"epoch {epoch}: {score:.4f}  {self._best}")
+        note = f"epoch {epoch}: {score:.4f}  {self._best}"
+        self._lines.stage(f"{self._trial}, {note}")
+        self._bar.update(self._task, note=note)
 
     def end(self) -> None:
         """Take the bar away."""
@@ -83,12 +100,14 @@ def tune(
     threads: Threads = None,
     data_dir: DataDir = None,
     config: ConfigFile = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     as_json: AsJson = False,
     help_all: HelpAll = False,
     **settings: Any,
 ) -> None:
     """Choose settings on validation data; given ones stay fixed. An interrupted study continues."""
-    job = Job(method, seed, device, given_settings(method, settings, components), out, as_json)
+    job = Job(method, seed, device, given_settings(method, settings, components), out, as_json, quiet, verbose)
     job.folder()
     if data is None:
         refuse_for_own_data(labels, label_column, id_column, fine_tune)
@@ -108,7 +127,7 @@ def _tune_benchmark(job: Job, dataset: str, data_dir: Path | None, trials: int) 
 
     def problem() -> Any:
         device = choose_device(job.device)
-        with showing_progress() as progress:
+        with showing_progress(quiet=job.quiet, verbose=job.verbose) as progress:
             return benchmark_problem(dataset, job.method, job.seed, job.settings, device, data_dir, progress)
 
     _study(job, problem, trials, *flags({"dataset": dataset, "data_dir": data_dir}))
@@ -121,7 +140,7 @@ def _tune_own(job: Job, collection: Any, data: Path, options: dict[str, Any], fi
 
     def problem() -> Any:
         request = OwnRequest(job.method, job.seed, job.device, fine_tune, job.settings)
-        with showing_progress() as progress:
+        with showing_progress(quiet=job.quiet, verbose=job.verbose) as progress:
             own = read_own(request, collection, data, progress=None if job.as_json else progress)
         return own_problem(request, own, choose_device(job.device))
 
@@ -132,7 +151,7 @@ def _study(job: Job, problem: Callable[[], Any], trials: int, *source: str) -> N
     """Run the study and print its outcome, with the command that fits with it."""
     from semimetric.pipeline.study import run_study
 
-    bar, folder = TrialBar(), job.folder()
+    bar, folder = TrialBar(job.quiet, job.verbose), job.folder()
     try:
         found = run_study(problem(), folder, trials, job.seed, bar)
     except KeyboardInterrupt:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from functools import partial
 from math import prod
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ from semimetric.pipeline.data import FitData
 from semimetric.pipeline.descriptors import photo_transform
 from semimetric.pipeline.fit import fit
 from semimetric.pipeline.plan import Plan
+from semimetric.training import Progress, Silent
 
 Array = NDArray[Any]
 
@@ -76,9 +78,11 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
         device = self._device()
         plan = self._plan(samples, labels, device)
         transform = photo_transform(plan.network, plan.seed) if plan.network.side else None
-        inputs = read_samples(samples, transform, device)
+        progress = self._progress()
+        inputs = read_samples(samples, transform, device, progress)
         names = ExampleNames(classes=tuple(classes))
-        fitted = fit(plan, FitData(samples.kind, samples.shape(), inputs, labels, names, transform), device)
+        data = FitData(samples.kind, samples.shape(), inputs, labels, names, transform)
+        fitted = fit(plan, data, device, progress=progress)
         if fitted.facts.get("interrupted"):
             raise KeyboardInterrupt
         self.adopt(fitted, classes, plan)
@@ -107,6 +111,10 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
     @abstractmethod
     def _device(self) -> torch.device:
         """Where to fit."""
+
+    def _progress(self) -> Silent:
+        """Who is told how far a fit is."""
+        return Silent()
 
     def _needs_labels(self) -> bool:
         return True
@@ -220,12 +228,15 @@ def _dimensions(X: Any) -> int:
     return int(np.asarray(X).ndim if dimensions is None else dimensions)
 
 
-def read_samples(samples: Samples, transform: PhotoTransform | None, device: torch.device) -> Tensor:
+def read_samples(
+    samples: Samples, transform: PhotoTransform | None, device: torch.device, progress: Progress | None = None
+) -> Tensor:
     """Model inputs (N, ...); a photograph that cannot be decoded is an error, since every row must stay."""
     if samples.kind != "photographs":
         return samples.tensor if transform is None else transform.inputs(samples.tensor, device)
     assert transform is not None
-    _, values, skipped = transform.read(samples.paths, device)
+    tell = None if progress is None else partial(progress.stage, "reading photographs")
+    _, values, skipped = transform.read(samples.paths, device, tell)
     if skipped:
         path, reason = next(iter(skipped.items()))
         raise DataError(

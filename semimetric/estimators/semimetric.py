@@ -14,7 +14,7 @@ from semimetric.estimators.base import MetricEstimator, seed_of
 from semimetric.methods import METHODS
 from semimetric.pipeline.plan import OF_OWN_NETWORK, Plan
 from semimetric.pipeline.resolve import resolve_own
-from semimetric.training import choose_device
+from semimetric.training import Printed, Silent, choose_device
 
 
 class SemiMetric(MetricEstimator):
@@ -48,6 +48,9 @@ class SemiMetric(MetricEstimator):
         "auto", "cpu" or "cuda".
     random_state : int, RandomState or None
         Seed of initial weights, batches and views.
+    verbose : int
+        1 prints a line of progress about every second, 2 one for every epoch. With 0 lines are only logged, under the
+        name ``semimetric``, about every ten seconds.
 
     Examples
     --------
@@ -77,6 +80,7 @@ class SemiMetric(MetricEstimator):
         settings: dict[str, Any] | None = None,
         device: str = "auto",
         random_state: Any = None,
+        verbose: int = 0,
     ) -> None:
         self.method = method
         self.encoder = encoder
@@ -89,6 +93,7 @@ class SemiMetric(MetricEstimator):
         self.settings = settings
         self.device = device
         self.random_state = random_state
+        self.verbose = verbose
 
     def _needs_labels(self) -> bool:
         kind = METHODS.get(self.method)
@@ -107,6 +112,9 @@ class SemiMetric(MetricEstimator):
 
     def _device(self) -> torch.device:
         return choose_device(self.device)
+
+    def _progress(self) -> Silent:
+        return Printed(self.verbose) if self.verbose else Silent()
 
 
 def _checked_width(n_components: Any) -> Any:

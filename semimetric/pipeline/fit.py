@@ -133,7 +133,7 @@ def _fit_metric(plan: Plan, data: FitData, progress: Progress | None) -> FittedM
     method = METHODS[plan.method](plan.method_settings)
     found = fit_metric(method, scaled.double(), data.labels, plan.seed)
     for sentence in found.guards.values():
-        if progress is None:
+        if progress is None or isinstance(progress, Silent):
             warnings.warn(sentence, GuardWarning, stacklevel=4)
         else:
             progress.warn(sentence)

@@ -1,7 +1,8 @@
-"""Training progress in a terminal: a bar with rate and remaining time, and warnings."""
+"""Training progress of a command: a bar with rate and remaining time, or plain lines, and warnings."""
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from rich.console import Console
@@ -12,10 +13,17 @@ from semimetric.training import progress
 
 
 class RichProgress(progress.Progress):
-    """A progress bar on ``console``; if that is not a terminal, only warnings are printed."""
+    """A progress bar on ``console``, or a line about every ten seconds if that is not a terminal.
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    Parameters
+    ----------
+    quiet : only warnings are printed
+    verbose : also a line for every epoch and every step
+    """
+
+    def __init__(self, console: Console, quiet: bool = False, verbose: bool = False) -> None:
+        often = inf if quiet or console.is_terminal else progress.SECONDS_BETWEEN
+        self._lines = progress.Lines(self._print, often, verbose)
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -26,7 +34,7 @@ class RichProgress(progress.Progress):
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}", markup=False),
             console=console,
-            disable=not console.is_terminal,
+            disable=quiet or not console.is_terminal,
             transient=True,
         )
         self._task = self._bar.add_task("", total=None, rate="", note="", unit="")
@@ -35,6 +43,7 @@ class RichProgress(progress.Progress):
 
     def stage(self, what: str, done: int = 0, total: int | None = None) -> None:
         """Show the name of the current step; outside of training the bar counts ``done`` of ``total``."""
+        self._lines.stage(what, done, total)
         if self._epochs:
             self._bar.update(self._task, description=what)
         else:
@@ -43,6 +52,7 @@ class RichProgress(progress.Progress):
 
     def begin(self, epochs: int, done: int) -> None:
         """Show the bar of the epochs."""
+        self._lines.begin(epochs, done)
         self._epochs = epochs
         self._bar.reset(self._task, description="training", total=epochs, completed=done)
         self._bar.update(self._task, unit="epochs")
@@ -50,12 +60,14 @@ class RichProgress(progress.Progress):
 
     def batch(self, epoch: int, done: int, total: int) -> None:
         """Advance within an epoch."""
+        self._lines.batch(epoch, done, total)
         speed = self._bar.tasks[0].speed
-        rate = f"{speed * total:.0f} batches/s" if speed else ""
+        rate = rate_of(speed * total) if speed else ""
         self._bar.update(self._task, description="training", completed=epoch - 1 + done / total, rate=rate)
 
     def epoch(self, record: dict[str, Any]) -> None:
         """Advance to the end of an epoch and show its selection score and the best one."""
+        self._lines.epoch(record)
         shown = record.get("selection_recall@1")
         note = ""
         if shown is not None:
@@ -69,5 +81,16 @@ class RichProgress(progress.Progress):
 
     def end(self) -> None:
         """Remove the bar."""
+        self._lines.end()
         self._epochs = 0
         self._bar.stop()
+
+    def _print(self, line: str) -> None:
+        self._bar.console.print(line, highlight=False, markup=False)
+
+
+def rate_of(speed: float) -> str:
+    """Batches in a second or, if that is less than one, seconds for a batch."""
+    if speed >= 10:
+        return f"{speed:.0f} batches/s"
+    return f"{speed:.1f} batches/s" if speed >= 1 else f"{1 / speed:.1f} s/batch"

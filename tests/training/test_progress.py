@@ -1,0 +1,87 @@
+"""Progress as lines: how often there is one, and what it says."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from rich.console import Console
+from sklearn.datasets import load_wine
+
+import semimetric as sm
+from semimetric.reporting.progress import RichProgress, rate_of
+from semimetric.training.progress import Lines
+
+
+class Clock:
+    """A time that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def follow(lines: Lines, clock: Clock, seconds_per_batch: float) -> None:
+    lines.stage("reading photographs", 0, 64)
+    lines.begin(3, 0)
+    lines.epoch({"epoch": 0, "best": True})
+    for epoch in (1, 2, 3):
+        lines.stage("graph")
+        for batch in (1, 2):
+            clock.now += seconds_per_batch
+            lines.batch(epoch, batch, 2)
+        lines.epoch({"epoch": epoch, "best": True, "selection_recall@1": 0.5})
+    lines.end()
+
+
+def test_short_work_has_no_line_and_long_work_one_every_ten_seconds() -> None:
+    clock, told = Clock(), list[str]()
+    follow(Lines(told.append, clock=clock), clock, 1.0)
+    assert told == []
+    follow(Lines(told.append, clock=clock), clock, 6.0)
+    assert told == ["epoch 1 of 3: batch 2 of 2", "epoch 2 of 3: batch 2 of 2", "epoch 3 of 3: batch 2 of 2"]
+
+
+def test_every_epoch_has_a_line_if_asked_for() -> None:
+    clock, told = Clock(), list[str]()
+    follow(Lines(told.append, each_epoch=True, clock=clock), clock, 1.0)
+    assert told == [
+        "reading photographs: 0 of 64",
+        "epoch 1 of 3, selection R@1 50.0, about 4 s left",
+        "epoch 2 of 3, selection R@1 50.0, about 2 s left",
+        "epoch 3 of 3, selection R@1 50.0, about 0 s left",
+    ]
+
+
+@pytest.mark.parametrize(("quiet", "verbose", "lines"), [(False, False, 0), (False, True, 1), (True, False, 0)])
+def test_a_pipe_gets_plain_lines(quiet: bool, verbose: bool, lines: int) -> None:
+    console = Console(record=True, force_terminal=False, quiet=False, width=80)
+    with console.capture() as captured:
+        progress = RichProgress(console, quiet, verbose)
+        progress.begin(2, 0)
+        progress.batch(1, 1, 1)
+        progress.epoch({"epoch": 1, "best": True})
+        progress.end()
+        progress.warn("beware")
+    found = captured.get().splitlines()
+    assert found[-1] == "warning: beware"
+    assert len(found) == lines + 1
+
+
+@pytest.mark.parametrize(("speed", "text"), [(123.4, "123 batches/s"), (2.34, "2.3 batches/s"), (0.04, "25.0 s/batch")])
+def test_a_slow_rate_is_never_zero(speed: float, text: str) -> None:
+    assert rate_of(speed) == text
+
+
+def test_the_estimator_prints_and_logs(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    features, classes = load_wine(return_X_y=True)
+    labels = np.where(np.arange(178) % 4 == 0, classes, -1)
+    with caplog.at_level(logging.INFO, "semimetric"):
+        sm.SemiMetric(epochs=2, random_state=0, verbose=2).fit(features, labels)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(",")[0] for line in lines] == ["epoch 1 of 2", "epoch 2 of 2"]
+    assert [record.message for record in caplog.records if record.name == "semimetric"] == lines
+    sm.SemiMetric(epochs=2, random_state=0).fit(features, labels)
+    assert capsys.readouterr().out == ""
