@@ -28,6 +28,8 @@ COMMANDS: Registry[Any] = Registry(
         "predict": "semimetric.cli.runs:predict",
         "embed": "semimetric.cli.runs:embed",
         "suggest": "semimetric.cli.runs:suggest",
+        "report": "semimetric.cli.report:report",
+        "compare": "semimetric.cli.report:compare",
         "index": "semimetric.cli.runs:index",
         "export": "semimetric.cli.runs:export",
         "add": "semimetric.cli.examples:add",

@@ -27,6 +27,7 @@ from semimetric.pipeline.data import FitData
 from semimetric.pipeline.descriptors import photo_transform
 from semimetric.pipeline.fit import fit
 from semimetric.pipeline.plan import Plan
+from semimetric.reporting.notebook import small_map
 from semimetric.training import Progress, Silent
 
 Array = NDArray[Any]
@@ -203,6 +204,11 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
                 f"X holds {samples.kind} of shape {samples.shape()}, but {type(self).__name__} is expecting "
                 f"{fitted.kind} of shape {fitted.shape}, as in fit."
             )
+
+    def _html_repr(self) -> str:
+        """The diagram of scikit-learn and, once fitted, a small map of the training examples."""
+        drawn: str = super()._html_repr()
+        return drawn + small_map(self.fitted_) if hasattr(self, "fitted_") else drawn
 
     @property
     def _n_features_out(self) -> int:

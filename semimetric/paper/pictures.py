@@ -12,7 +12,10 @@ import numpy as np
 from semimetric.data import find_photographs, load_dataset
 from semimetric.data.photographs.images import decode_image
 from semimetric.paper.experiments import Table, is_photographs
-from semimetric.paper.figures import (
+from semimetric.paper.published import ANGLES_ON_CARS, COLUMNS
+from semimetric.paper.records import Record
+from semimetric.paper.tables import Line
+from semimetric.reporting.figures import (
     Curve,
     Panel,
     RetrievalRow,
@@ -22,9 +25,6 @@ from semimetric.paper.figures import (
     maps_figure,
     retrieval_figure,
 )
-from semimetric.paper.published import ANGLES_ON_CARS, COLUMNS
-from semimetric.paper.records import Record
-from semimetric.paper.tables import Line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

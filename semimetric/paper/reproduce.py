@@ -14,13 +14,13 @@ from semimetric.core.files import read_json, write_json, write_text
 from semimetric.paper.cells import code_version
 from semimetric.paper.complexity import Growth, measure_growth
 from semimetric.paper.experiments import Table
-from semimetric.paper.figures import Scaling, scaling_figure, write_figure
 from semimetric.paper.pictures import Found, angle_picture, convergence_picture, map_picture, retrieval_picture
 from semimetric.paper.records import Record, Records, Reuse, rounded
 from semimetric.paper.request import COMPLEXITY, Request
 from semimetric.paper.runner import Grid, check_inputs, default_workers, grid_of_records, plan_grid, run_missing
 from semimetric.paper.tables import Line, as_json, as_latex, as_markdown, correlations, lines_of
 from semimetric.paper.work import Place, hardware
+from semimetric.reporting.figures import Scaling, scaling_figure, write_figure
 from semimetric.training.device import choose_device
 from semimetric.training.progress import Progress, Silent
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from semimetric.core.errors import InputError
-from semimetric.paper.figures import (
+from semimetric.reporting.figures import (
     Curve,
     Panel,
     RetrievalRow,
@@ -298,7 +298,7 @@ def test_a_figure_names_the_extra_that_it_needs(draw, monkeypatch: pytest.Monkey
 
 def test_the_module_needs_no_matplotlib_and_no_figure_needs_pyplot() -> None:
     code = (
-        "import sys\nfrom semimetric.paper.figures import Curve, curves_figure\n"
+        "import sys\nfrom semimetric.reporting.figures import Curve, curves_figure\n"
         "assert 'matplotlib' not in sys.modules\n"
         "curves_figure([('y', [Curve('a', [0], [1.0])])], 'x')\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"

@@ -1,4 +1,4 @@
-"""Figures of the paper's experiments."""
+"""Figures of curves, maps and times; curves of the paper are drawn in black."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from semimetric.core.errors import InputError
-from semimetric.paper.canvas import (
+from semimetric.reporting.canvas import (
     CLASS_COLORS,
     CURVE_COLORS,
     GREY,
@@ -24,7 +24,7 @@ from semimetric.paper.canvas import (
     wrapped,
     write_figure,
 )
-from semimetric.paper.retrieval_grid import RetrievalRow, Shown, retrieval_figure
+from semimetric.reporting.retrieval_grid import RetrievalRow, Shown, retrieval_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

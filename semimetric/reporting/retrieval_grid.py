@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from semimetric.core.errors import InputError
-from semimetric.paper.canvas import GREY, NOTE, WIDTH, page, styled, wrapped
+from semimetric.reporting.canvas import GREY, NOTE, WIDTH, page, styled, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

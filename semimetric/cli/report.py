@@ -1,0 +1,95 @@
+"""``semimetric report`` and ``compare``: HTML files that open without a network, and figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from semimetric.cli.console import AsJson, DataDir, RunFolder, print_json, say, showing_progress
+from semimetric.core.errors import InputError
+from semimetric.core.files import check_output
+
+Sample = Annotated[int, typer.Option(min=10, max=20000, help="Examples on the map, at most; drawn by predicted class.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the files.", show_default=False)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier report in --out.")]
+
+
+def report(
+    run: RunFolder,
+    data: Annotated[
+        Path | None,
+        typer.Argument(help="Labelled examples that the run was not trained on, to judge it by.", show_default=False),
+    ] = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    sample: Sample = 2000,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a report of a run: report.html, which opens without a network, and figures as PNG and SVG."""
+    folder = _folder(out or run.resolve().with_name(f"{run.resolve().name}-report"), "report.html", [run], overwrite)
+    _check_figures("a report")
+    from semimetric.reporting.facts import read_facts
+    from semimetric.reporting.report import write_report
+
+    with showing_progress() as progress:
+        progress.stage("drawing the report")
+        facts = read_facts(run, data, data_dir)
+        folder.mkdir(exist_ok=True)
+        files = write_report(facts, folder, sample)
+    _tell(files, as_json)
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Two or more run folders.", show_default=False)],
+    out: Out = None,
+    overwrite: Overwrite = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set runs side by side: scores, settings that differ, curves, and what each finds for the same queries."""
+    from semimetric.training.run import Run
+
+    for run in runs:
+        Run.open(run)
+    if len({run.resolve() for run in runs}) < 2:
+        raise InputError("a comparison needs two runs or more. Name another run folder.")
+    folder = _folder(out or Path("comparison"), "compare.html", runs, overwrite)
+    _check_figures("a comparison")
+    from semimetric.reporting.compare import write_comparison
+    from semimetric.reporting.facts import read_facts
+
+    with showing_progress() as progress:
+        progress.stage("drawing the comparison")
+        found = [read_facts(run, data_dir=data_dir) for run in runs]
+        folder.mkdir(exist_ok=True)
+        files = write_comparison(found, folder)
+    _tell(files, as_json)
+
+
+def _check_figures(user: str) -> None:
+    from semimetric.core.extras import import_extra
+
+    import_extra("matplotlib", "figures", user)
+
+
+def _folder(folder: Path, name: str, runs: list[Path], overwrite: bool) -> Path:
+    """The folder for the files; one that is a run, or that holds such a file already, is refused."""
+    if any(folder.resolve() == run.resolve() for run in runs):
+        raise InputError(f"--out {str(folder)!r} is the run itself, which is not changed. Name another folder.")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out {str(folder)!r} is a file. Name a folder.")
+    if not folder.parent.is_dir():
+        raise InputError(f"--out {str(folder)!r} cannot be made: there is no folder {str(folder.parent)!r}. Make it.")
+    if folder.is_dir():
+        check_output(folder / name, overwrite=overwrite)
+    return folder
+
+
+def _tell(files: list[Path], as_json: bool) -> None:
+    if as_json:
+        print_json({"report": str(files[0]), "figures": [str(path) for path in files[1:]]})
+    else:
+        say(f"{files[0]} opens in any browser; {len(files) - 1} figures beside it")

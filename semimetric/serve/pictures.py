@@ -1,0 +1,159 @@
+"""What the examples of a run look like: photographs, images of a benchmark, or the values of a table's rows."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from semimetric.core.errors import DataError, InputError, SemimetricError
+from semimetric.data import Collection, find_photographs, load_dataset, read_collection
+from semimetric.data.photographs.images import decode_image
+from semimetric.data.readers.tables import read_features
+from semimetric.model.folder import LoadedRun
+from semimetric.pipeline.benchmark import benchmark_plan
+from semimetric.pipeline.data import benchmark_data
+from semimetric.training import Run
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+VALUES = 12
+"""Columns of a row that are shown at most."""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The looks of N examples: at most one of ``paths``, ``images`` and ``features`` is there.
+
+    Parameters
+    ----------
+    paths : N photographs
+    images : (N, channels, height, width)
+    features, columns : (N, d) values of a table, and their names
+    truth : (N,) true classes of a benchmark's examples
+    missing : why there is nothing to show, as a sentence
+    """
+
+    count: int
+    paths: tuple[Path, ...] | None = None
+    images: Tensor | None = None
+    features: Tensor | None = None
+    columns: tuple[str, ...] = ()
+    truth: Tensor | None = None
+    missing: str = ""
+
+    @property
+    def has_images(self) -> bool:
+        """Whether examples are pictures."""
+        return self.paths is not None or self.images is not None
+
+    @cached_property
+    def _range(self) -> tuple[float, float]:
+        """Values of black and white in ``images``."""
+        assert self.images is not None
+        return min(0.0, float(self.images.min())), float(self.images.max())
+
+    def tile(self, row: int, side: int) -> Image | None:
+        """The middle square of an example, as ``fit`` decodes it; None if it cannot be read or is no picture."""
+        from PIL import Image
+
+        if self.paths is not None:
+            try:
+                pixels = decode_image(self.paths[row], side)
+            except DataError:
+                return None
+            return Image.fromarray(pixels.permute(1, 2, 0).numpy())
+        if self.images is None:
+            return None
+        low, high = self._range
+        values = (self.images[row].float() - low) / max(high - low, 1e-12)
+        pixels = (values * 255).round().clamp(0, 255).to(torch.uint8)
+        pixels = pixels.expand(3, -1, -1) if len(pixels) == 1 else pixels[:3]
+        enlarged = Image.Resampling.NEAREST if pixels.shape[-1] < side else Image.Resampling.LANCZOS
+        return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy()).resize((side, side), enlarged)
+
+    def values(self, row: int) -> list[tuple[str, float]]:
+        """The first columns of a row of a table, with their names."""
+        if self.features is None:
+            return []
+        numbers = self.features[row].flatten()[:VALUES].tolist()
+        names = self.columns or tuple(f"column {place + 1}" for place in range(len(numbers)))
+        return [(name, float(number)) for name, number in zip(names, numbers, strict=False)]
+
+
+def jpeg_of(image: Image, quality: int = 85) -> bytes:
+    """A picture as a JPEG file."""
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+def open_pictures(loaded: LoadedRun, data_dir: Path | None = None) -> Pictures:
+    """The looks of a run's training examples; where their source is gone, ``missing`` says so.
+
+    Parameters
+    ----------
+    loaded : the run
+    data_dir : folder that holds benchmark data
+    """
+    try:
+        if "dataset" in loaded.config or loaded.config.get("kind") == "benchmark":
+            return _of_benchmark(loaded, data_dir)
+        return _of_own_data(loaded)
+    except (SemimetricError, OSError) as error:
+        return Pictures(len(loaded.fitted.labels), missing=f"The examples themselves cannot be shown: {error}")
+
+
+def _of_benchmark(loaded: LoadedRun, data_dir: Path | None) -> Pictures:
+    plan, names = benchmark_plan(Run(loaded.path)), loaded.fitted.examples.names
+    found = find_photographs(plan.dataset, data_dir) if loaded.fitted.spec.kind == "photographs" else None
+    if found is not None:
+        album = found.parts()["training"]
+        numbers = {found.name_of(path): number for number, path in enumerate(album.paths)}
+        rows = _all_of(names, numbers)
+        truth = torch.tensor([album.labels[row] for row in rows])
+        return Pictures(len(names), paths=tuple(album.paths[row] for row in rows), truth=truth)
+    data = benchmark_data(plan, load_dataset(plan.dataset, data_dir))
+    if data.names.names != names:
+        raise DataError(f"{plan.dataset} holds other examples than the run was trained on.")
+    if data.inputs.ndim == 4:
+        return Pictures(len(names), images=data.inputs, truth=data.classes)
+    return Pictures(len(names), features=data.inputs, truth=data.classes)
+
+
+def _of_own_data(loaded: LoadedRun) -> Pictures:
+    examples = loaded.fitted.examples
+    if not examples.source:
+        raise InputError("the run does not say where they are, since it was saved by an estimator.")
+    source = Path(examples.source)
+    if loaded.fitted.spec.kind == "photographs":
+        if not source.is_dir():
+            raise DataError(f"the folder {source} is not there any more.")
+        return Pictures(len(examples.names), paths=tuple(source / name for name in examples.names))
+    table = _table(loaded, source)
+    assert table.features is not None
+    rows = _all_of(examples.names, {name: number for number, name in enumerate(table.names)})
+    return Pictures(len(rows), features=table.features[rows], columns=table.columns)
+
+
+def _table(loaded: LoadedRun, source: Path) -> Collection:
+    """The table of a run, with the columns that it was trained on."""
+    examples = loaded.fitted.examples
+    if examples.columns and source.suffix.lower() in (".csv", ".tsv", ".parquet"):
+        return read_features(source, examples.columns, examples.id_column or None)
+    return read_collection(source, None, examples.label_column or None, examples.id_column or None)
+
+
+def _all_of(names: Sequence[str], numbers: dict[str, int]) -> list[int]:
+    """The number of every name."""
+    lost = [name for name in names if name not in numbers]
+    if lost:
+        raise DataError(f"{len(lost)} of {len(names)} examples are not in their source any more, such as {lost[0]}.")
+    return [numbers[name] for name in names]
