@@ -13,7 +13,7 @@ from semimetric.core.files import check_output
 
 Sample = Annotated[int, typer.Option(min=10, max=20000, help="Examples on the map, at most; drawn by predicted class.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the files.", show_default=False)]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier report in --out.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace an earlier report in --out.")]
 
 
 def report(
@@ -23,13 +23,13 @@ def report(
         typer.Argument(help="Labelled examples that the run was not trained on, to judge it by.", show_default=False),
     ] = None,
     out: Out = None,
-    overwrite: Overwrite = False,
+    replace: Replace = False,
     sample: Sample = 2000,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a report of a run: report.html, which opens without a network, and figures as PNG and SVG."""
-    folder = _folder(out or run.resolve().with_name(f"{run.resolve().name}-report"), "report.html", [run], overwrite)
+    folder = _folder(out or run.resolve().with_name(f"{run.resolve().name}-report"), "report.html", [run], replace)
     _check_figures("a report")
     from semimetric.reporting.facts import read_facts
     from semimetric.reporting.report import write_report
@@ -45,7 +45,7 @@ def report(
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Two or more run folders.", show_default=False)],
     out: Out = None,
-    overwrite: Overwrite = False,
+    replace: Replace = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -56,7 +56,7 @@ def compare(
         Run.open(run)
     if len({run.resolve() for run in runs}) < 2:
         raise InputError("a comparison needs two runs or more. Name another run folder.")
-    folder = _folder(out or Path("comparison"), "compare.html", runs, overwrite)
+    folder = _folder(out or Path("comparison"), "compare.html", runs, replace)
     _check_figures("a comparison")
     from semimetric.reporting.compare import write_comparison
     from semimetric.reporting.facts import read_facts
@@ -75,16 +75,13 @@ def _check_figures(user: str) -> None:
     import_extra("matplotlib", "figures", user)
 
 
-def _folder(folder: Path, name: str, runs: list[Path], overwrite: bool) -> Path:
+def _folder(folder: Path, name: str, runs: list[Path], replace: bool) -> Path:
     """The folder for the files; one that is a run, or that holds such a file already, is refused."""
     if any(folder.resolve() == run.resolve() for run in runs):
         raise InputError(f"--out {str(folder)!r} is the run itself, which is not changed. Name another folder.")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {str(folder)!r} is a file. Name a folder.")
-    if not folder.parent.is_dir():
-        raise InputError(f"--out {str(folder)!r} cannot be made: there is no folder {str(folder.parent)!r}. Make it.")
-    if folder.is_dir():
-        check_output(folder / name, overwrite=overwrite)
+    check_output(folder / name if folder.is_dir() else folder, replace=replace)
     return folder
 
 

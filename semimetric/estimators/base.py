@@ -207,7 +207,8 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
 
     def _html_repr(self) -> str:
         """The diagram of scikit-learn and, once fitted, a small map of the training examples."""
-        drawn: str = super()._html_repr()
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # it looks at every attribute
+            drawn: str = super()._html_repr()
         return drawn + small_map(self.fitted_) if hasattr(self, "fitted_") else drawn
 
     @property

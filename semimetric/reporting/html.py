@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from semimetric.reporting.canvas import styled
+from semimetric.reporting.terminal import visible
 from semimetric.serve.pictures import Pictures, jpeg_of
 
 if TYPE_CHECKING:
@@ -21,13 +22,12 @@ if TYPE_CHECKING:
 TILE = 56
 """Pixels of the side of a small picture."""
 
-_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
 def text(value: object) -> str:
     """A value as HTML text; control characters are written out."""
-    return html.escape(_UNSEEN.sub(lambda found: f"\\x{ord(found[0]):02x}", str(value)))
+    return html.escape(visible(str(value)))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:

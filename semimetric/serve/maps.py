@@ -108,7 +108,8 @@ def _principal_components(embeddings: Tensor, width: int) -> Tensor:
     """Coordinates (n, at most ``width``) in the directions of the largest variance, in float32 on the CPU."""
     centred = embeddings.double().cpu() - embeddings.double().cpu().mean(0)
     directions = torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(1)[:, :width]
-    return (centred @ directions).float()
+    components: Tensor = (centred @ directions).float()
+    return components
 
 
 def _scaled(points: Tensor) -> Tensor:

@@ -173,7 +173,7 @@ def test_figures_return_what_they_are_given() -> None:
 
 def test_a_fitted_estimator_shows_a_map_beside_the_diagram_of_scikit_learn(make_clusters) -> None:
     points = make_clusters(0, 30, 4, 2)[0]
-    model = sm.SemiMetric(epochs=1, random_state=0)
+    model = sm.SemiMetric(epochs=2, random_state=0)
     assert "<svg width" not in model._repr_html_()
     model.fit(points.numpy(), ["<b>", "c"] * 15)
     shown = model._repr_html_()
