@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,19 @@ LabelColumn = Annotated[
     str | None, typer.Option(help="Column with the labels; empty is unlabelled.", rich_help_panel="Own data")
 ]
 IdColumn = Annotated[str | None, typer.Option(help="Column with the names of the rows.", rich_help_panel="Own data")]
+Drop = Annotated[
+    list[str] | None, typer.Option(help="Columns of a table to leave out: A,B.", rich_help_panel="Own data")
+]
+Columns = Annotated[
+    list[str] | None, typer.Option(help="The only columns of a table to use: A,B.", rich_help_panel="Own data")
+]
+Types = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Types of columns, where they are not recognised: A=numeric,B=categorical,C=text.",
+        rich_help_panel="Own data",
+    ),
+]
 FineTune = Annotated[
     bool, typer.Option("--fine-tune", help="Train the pretrained network itself.", rich_help_panel="Own data")
 ]
@@ -90,6 +104,9 @@ def fit(
     labels: Labels = None,
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
+    drop: Drop = None,
+    columns: Columns = None,
+    types: Types = None,
     fine_tune: FineTune = False,
     components: Components = None,
     seed: Annotated[int, typer.Option(help="Seed of split, weights, partitions and batches.")] = 0,
@@ -112,12 +129,12 @@ def fit(
     job = Job(method, seed, device, given_settings(method, settings, components), out, as_json, quiet, verbose)
     if data is not None:
         refuse_for_benchmarks(job.settings, dataset=dataset, preset=preset != "default", data_dir=data_dir)
-        columns = (label_column, id_column)
-        collection = read_own_data(data, labels, *columns)
+        named = (label_column, id_column)
+        collection = read_own_data(data, labels, *named, drop, columns, types)
         set_threads(threads)
-        _fit_own(job, collection, data, columns, fine_tune, resume, show_settings)
+        _fit_own(job, collection, data, named, fine_tune, resume, show_settings)
     else:
-        refuse_for_own_data(labels, label_column, id_column, fine_tune)
+        refuse_for_own_data(labels, label_column, id_column, drop, columns, types, fine_tune)
         set_threads(threads)
         _fit_benchmark(job, dataset or "digits", preset, data_dir, resume, show_settings)
 
@@ -136,12 +153,12 @@ def set_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def refuse_for_own_data(labels: Path | None, label_column: str | None, id_column: str | None, fine_tune: bool) -> None:
+def refuse_for_own_data(*given: object) -> None:
     """Refuse options that mean nothing for a benchmark."""
-    if labels or label_column or id_column or fine_tune:
+    if any(given):
         raise InputError(
-            "--labels, --label-column, --id-column and --fine-tune are for data of your own. Name its folder or table, "
-            "or leave them out."
+            "--labels, --label-column, --id-column, --drop, --columns, --types and --fine-tune are for data of your "
+            "own. Name its folder or table, or leave them out."
         )
 
 
@@ -157,14 +174,34 @@ def refuse_for_benchmarks(given: dict[str, Any], **others: object) -> None:
     refuse_benchmark_settings(given, flag)
 
 
-def read_own_data(data: Path, labels: Path | None, label_column: str | None, id_column: str | None) -> Any:
+def read_own_data(
+    data: Path,
+    labels: Path | None,
+    label_column: str | None,
+    id_column: str | None,
+    drop: list[str] | None,
+    columns: list[str] | None,
+    types: list[str] | None,
+) -> Any:
     """The collection in a folder or table; the name of a benchmark is no such thing."""
     from semimetric.data.benchmarks.registry import dataset_names
+    from semimetric.data.columns import ColumnChoice
     from semimetric.data.readers.read import read_collection
 
     if str(data) in dataset_names() and not data.exists():
         raise InputError(f"there is no folder or file {data}; for the benchmark say: --dataset {data}")
-    return read_collection(data, labels, label_column, id_column)
+    pairs = [entry.rpartition("=")[::2] for entry in _names_in(types)]
+    if any(not name for name, _ in pairs):
+        raise InputError(f"--types must be NAME=TYPE, with numeric, categorical or text, got {', '.join(types or ())}.")
+    kinds: Any = {name.strip(): kind.strip() for name, kind in pairs}
+    return read_collection(
+        data, labels, label_column, id_column, ColumnChoice(_names_in(drop), _names_in(columns), kinds)
+    )
+
+
+def _names_in(given: list[str] | None) -> tuple[str, ...]:
+    """Names that commas separate, in one option or several; a name with commas is written in quotation marks."""
+    return tuple(name.strip() for row in csv.reader(given or (), skipinitialspace=True) for name in row if name.strip())
 
 
 def _fit_own(

@@ -102,7 +102,7 @@ def predict(
 
     with showing_progress(quiet=quiet, verbose=verbose) as progress:
         loaded = load(run, device)
-        examples = new_examples(loaded, data, label_column, id_column)
+        examples = new_examples(loaded, data, label_column, id_column, progress)
         embedded = predict_to(loaded, examples, out, progress, _inputs(data), replace, raw)
     if as_json:
         print_json({"examples": len(embedded.names), "out": str(out), "skipped": embedded.skipped})
@@ -130,7 +130,7 @@ def embed(
 
     with showing_progress(_same_command, quiet, verbose) as progress:
         loaded = load(run, device)
-        examples = new_examples(loaded, data, label_column, id_column)
+        examples = new_examples(loaded, data, label_column, id_column, progress)
         embedded = embed_to(loaded, examples, out, progress, _inputs(data), replace, raw)
     facts = {"examples": len(embedded.names), "components": embedded.embeddings.shape[1], "out": str(out)}
     if as_json:

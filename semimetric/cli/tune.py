@@ -24,7 +24,9 @@ from semimetric.cli.console import (
     stderr,
 )
 from semimetric.cli.fit import (
+    Columns,
     Dataset,
+    Drop,
     FineTune,
     IdColumn,
     Job,
@@ -33,6 +35,7 @@ from semimetric.cli.fit import (
     Method,
     OwnSource,
     Threads,
+    Types,
     given_settings,
     read_own_data,
     refuse_for_benchmarks,
@@ -92,6 +95,9 @@ def tune(
     labels: Labels = None,
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
+    drop: Drop = None,
+    columns: Columns = None,
+    types: Types = None,
     fine_tune: FineTune = False,
     components: Components = None,
     seed: Annotated[int, typer.Option(help="Seed of the study, and of every trial.")] = 0,
@@ -110,13 +116,15 @@ def tune(
     job = Job(method, seed, device, given_settings(method, settings, components), out, as_json, quiet, verbose)
     job.folder()
     if data is None:
-        refuse_for_own_data(labels, label_column, id_column, fine_tune)
+        refuse_for_own_data(labels, label_column, id_column, drop, columns, types, fine_tune)
         set_threads(threads)
         _tune_benchmark(job, dataset or "digits", data_dir, trials)
     else:
         refuse_for_benchmarks(job.settings, dataset=dataset, data_dir=data_dir)
-        options = {"labels": labels, "label_column": label_column, "id_column": id_column}
-        collection = read_own_data(data, labels, label_column, id_column)
+        options: dict[str, Any] = {"labels": labels, "label_column": label_column, "id_column": id_column}
+        collection = read_own_data(data, labels, label_column, id_column, drop, columns, types)
+        lists = {"drop": drop, "columns": columns, "types": types}
+        options |= {name: ",".join(given) for name, given in lists.items() if given}
         set_threads(threads)
         _tune_own(job, collection, data, options, fine_tune, trials)
 

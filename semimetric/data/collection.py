@@ -16,6 +16,8 @@ from semimetric.data.labels import is_no_label
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from semimetric.data.columns import Schema
+
 NaturalKey = tuple[tuple[str | tuple[int, str], ...], str]
 
 _WHOLE_NUMBER = re.compile(r"([+-]?[0-9]+)(?:\.0+)?")
@@ -40,6 +42,12 @@ class Collection:
         The names of the d features, where they have any.
     skipped : dict
         What was left out, by its name or "row 17", and why, as the end of a sentence.
+    notes : tuple of str
+        Sentences on what was assumed.
+    schema : Schema, optional
+        How the columns of a table became features.
+    order : tuple of str
+        Names of all rows of a table, those that were left out included.
     """
 
     names: tuple[str, ...]
@@ -48,6 +56,9 @@ class Collection:
     features: Tensor | None
     columns: tuple[str, ...]
     skipped: dict[str, str]
+    notes: tuple[str, ...] = ()
+    schema: Schema | None = None
+    order: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         given = {"labels": self.labels, "paths": self.paths, "features": self.features}
@@ -83,6 +94,7 @@ class Collection:
             "unlabelled": len(self) - labelled,
             "classes": counts,
             "skipped": dict(self.skipped),
+            "notes": list(self.notes),
         }
 
     def summary(self) -> str:
@@ -93,7 +105,7 @@ class Collection:
         lines = [f"{kind}{width}: {found['labelled']} labelled, {found['unlabelled']} unlabelled."]
         if found["classes"]:
             lines.append(_class_sizes(found["classes"]))
-        return "\n".join(lines + list(skipped_lines(self.skipped)))
+        return "\n".join([*lines, *self.notes, *skipped_lines(self.skipped)])
 
 
 def _counted(count: int, what: str) -> str:

@@ -11,11 +11,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 UNLABELLED = -1
+_MISSING = ("", "nan", "<na>", "na", "n/a", "#n/a", "null", "none", "?", "-")  # as programs and people write a gap
 _NO_LABEL = ("", "-1", "-1.0", "nan", "<na>")  # the last two as NumPy and pandas write a missing value
 
 
 class LabelWarning(UserWarning):
     """Labels can be read in two ways."""
+
+
+def is_missing(text: str) -> bool:
+    """Whether the text of a cell means that its value is missing; upper and lower case are the same."""
+    return text.strip().lower() in _MISSING
 
 
 def is_no_label(text: str) -> bool:

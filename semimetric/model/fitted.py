@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
 from semimetric.data import Preprocess, apply_in_chunks
+from semimetric.data.columns import Schema
 from semimetric.data.preprocess import Identity
 from semimetric.encoders import encode
 from semimetric.encoders.photographs import PhotoTransform
@@ -87,6 +88,7 @@ class FittedModel:
     posteriors : class probabilities (N, C) and confidence (N,) of the training examples
     examples : names of examples and classes
     facts : what is known of the training, as in ``result.json``
+    schema : how the columns of a table become inputs
     """
 
     model: Model
@@ -96,6 +98,7 @@ class FittedModel:
     posteriors: Posteriors
     examples: ExampleNames = field(default_factory=ExampleNames)
     facts: dict[str, Any] = field(default_factory=dict)
+    schema: Schema | None = None
 
     @cached_property
     def index(self) -> ExactIndex:

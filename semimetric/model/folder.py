@@ -7,6 +7,8 @@ backbone.safetensors  the frozen network that turns photographs into features, w
 examples.safetensors  embeddings, labels and class posteriors of the training examples
 examples.json         names of examples and classes, and the folder or table they came from
 added.safetensors     the same of examples that were added after training, where there are any
+schema.json           the columns of a table: types, categories, words, and what fills a gap
+schema.safetensors    weights of words, where there are columns of text
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from math import prod
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,6 +33,7 @@ from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError, RunError
 from semimetric.core.files import sha256_of
 from semimetric.data import restore_preprocess
+from semimetric.data.columns import Schema
 from semimetric.data.photographs.images import check_photo_options
 from semimetric.data.samples import Kind
 from semimetric.encoders import rebuild_encoder
@@ -126,6 +130,11 @@ def write_fitted(run: Run, fitted: FittedModel) -> None:
     }
     run.write_tensors("examples.safetensors", tensors, {"model": sha256_of(run.path / "model.safetensors")})
     classes = [value.item() if isinstance(value, np.generic) else value for value in fitted.examples.classes]
+    if fitted.schema is not None:
+        run.write("schema.json", fitted.schema.as_dict())
+        arrays = {name: torch.from_numpy(array) for name, array in fitted.schema.arrays().items()}
+        if arrays:
+            run.write_tensors("schema.safetensors", arrays)
     run.write("examples.json", dataclasses.asdict(fitted.examples) | {"classes": classes})
 
 
@@ -305,12 +314,29 @@ def _with_examples(run: Run, model: Model, spec: ModelSpec) -> FittedModel:
     examples = ExampleNames(**listed | lists)
     posteriors = Posteriors(tensors["classes"], tensors["shares"], tensors["confidence"])
     facts = _fields(run, "result.json") if run.has("result.json") else {}
-    fitted = FittedModel(model, spec, tensors["embeddings"], tensors["labels"], posteriors, examples, facts)
+    schema = _schema(run, spec)
+    fitted = FittedModel(model, spec, tensors["embeddings"], tensors["labels"], posteriors, examples, facts, schema)
     _check_examples(run, fitted)
     if run.has(ADDED):
         fitted = _with_added(run, fitted)
         _check_examples(run, fitted)
     return fitted
+
+
+def _schema(run: Run, spec: ModelSpec) -> Schema | None:
+    """The columns of a table; None for other runs, and for those of versions before 0.3."""
+    if not run.has("schema.json"):
+        return None
+    written = _fields(run, "schema.json", named=bool, left_out=dict, columns=list)
+    has_text = any(entry.get("type") == "text" for entry in written["columns"])
+    tensors = run.read_tensors("schema.safetensors")[0] if has_text else {}
+    schema = Schema.restore(written, {name: tensor.numpy() for name, tensor in tensors.items()})
+    if schema.width != prod(spec.shape):
+        raise RunError(
+            f"{run.path} is damaged: schema.json gives {schema.width} features, and the model takes "
+            f"{prod(spec.shape)}. Start again with another --out."
+        )
+    return schema
 
 
 def _check_examples(run: Run, fitted: FittedModel) -> None:

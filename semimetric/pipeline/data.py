@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from semimetric.data import (
     photograph_side,
     split_examples,
 )
+from semimetric.data.columns import Schema
 from semimetric.data.samples import Kind, Samples, photographs, vectors
 from semimetric.encoders.photographs import PhotoTransform
 from semimetric.model.spec import ExampleNames
@@ -46,6 +48,7 @@ class FitData:
     transform : how photographs become inputs
     withheld, test : examples of a benchmark that only score; ``classes`` (N,) are its true ones, for the log
     facts : what the outcome of the fit says of the data
+    schema : how the columns of a table became inputs
     """
 
     kind: Kind
@@ -58,6 +61,7 @@ class FitData:
     test: Examples | None = None
     classes: Tensor | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    schema: Schema | None = None
 
     def release(self) -> None:
         """Forget the raw inputs, which may be gigabytes, once they have been scaled."""
@@ -139,13 +143,13 @@ def read_inputs(
 def subset(collection: Collection, rows: list[int], skipped: dict[str, str]) -> Collection:
     """Some rows of a collection; ``skipped`` says why others are left out."""
     paths, features = collection.paths, collection.features
-    return Collection(
-        tuple(collection.names[row] for row in rows),
-        tuple(collection.labels[row] for row in rows),
-        None if paths is None else tuple(paths[row] for row in rows),
-        None if features is None else features[rows],
-        collection.columns,
-        collection.skipped | skipped,
+    return dataclasses.replace(
+        collection,
+        names=tuple(collection.names[row] for row in rows),
+        labels=tuple(collection.labels[row] for row in rows),
+        paths=None if paths is None else tuple(paths[row] for row in rows),
+        features=None if features is None else features[rows],
+        skipped=collection.skipped | skipped,
     )
 
 

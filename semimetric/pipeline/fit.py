@@ -119,6 +119,7 @@ def fit(
         run = None if open_run is None else open_run()
     else:
         fitted, run = _fit_network(plan, data, device, open_run, progress or Silent(), encoder)
+    fitted = dataclasses.replace(fitted, schema=data.schema)
     fitted.facts.update(data.facts, run=None if run is None else str(run.path))
     if run is not None:
         write_fitted(run, fitted)

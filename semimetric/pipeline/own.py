@@ -11,6 +11,7 @@ from torch import nn
 
 from semimetric.core.errors import InputError
 from semimetric.data import Collection
+from semimetric.data.columns import Schema
 from semimetric.data.labels import number_labels
 from semimetric.data.photographs.images import check_photo_options
 from semimetric.methods import METHODS
@@ -40,7 +41,13 @@ class OwnRequest:
         samples, labels = samples_of(collection), number_labels(collection.labels)[1]
         where = choose_device(self.device)
         asked = (self.method, self.seed, self.fine_tune)
-        return resolve_own(samples.kind, samples.shape(), labels, where, *asked, **self.settings)
+        settings = scaling_of(collection.schema) | self.settings
+        return resolve_own(samples.kind, samples.shape(), labels, where, *asked, **settings)
+
+
+def scaling_of(schema: Schema | None) -> dict[str, Any]:
+    """The setting of the network that leaves features alone which a schema has scaled."""
+    return {"preprocess": "none"} if schema is not None and schema.encodes else {}
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,8 @@ def read_own(
         kept.names, str(source.resolve()), tuple(classes), kept.columns, *(name or "" for name in named)
     )
     found = {"found": kept.as_dict()}
-    data = FitData(samples.kind, samples.shape(), inputs, labels, names, transform, facts=found)
+    shape, schema = samples.shape(), kept.schema
+    data = FitData(samples.kind, shape, inputs, labels, names, transform, facts=found, schema=schema)
     return OwnData(request.plan(kept), data, kept, encoder)
 
 

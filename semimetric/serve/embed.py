@@ -31,7 +31,8 @@ from semimetric.core.files import (
     write_text,
 )
 from semimetric.data import Collection, read_collection
-from semimetric.data.readers.tables import TABLE_SUFFIXES, read_features
+from semimetric.data.columns import Schema
+from semimetric.data.readers.tables import TABLE_SUFFIXES, read_new_table
 from semimetric.data.samples import Kind
 from semimetric.model.folder import LoadedRun
 from semimetric.pipeline.data import digest_of, read_inputs, subset
@@ -61,15 +62,36 @@ class Embedded:
 
 
 def new_examples(
-    loaded: LoadedRun, source: Path, label_column: str | None = None, id_column: str | None = None
+    loaded: LoadedRun,
+    source: Path,
+    label_column: str | None = None,
+    id_column: str | None = None,
+    progress: Progress | None = None,
 ) -> Collection:
-    """New examples for a run, from a folder or table; of a table, the columns that the run was trained on."""
+    """New examples for a run, from a folder or table; of a table, the columns that the run was trained on.
+
+    ``progress`` is told what is odd about the columns.
+    """
     if source.is_dir() or source.suffix.lower() in TABLE_SUFFIXES:
         check_kind(loaded, "photographs" if source.is_dir() else "vectors")
+    if source.is_dir() or source.suffix.lower() not in TABLE_SUFFIXES or not source.is_file():
+        return check_fits(loaded, read_collection(source, label_column=label_column, id_column=id_column))
     known = loaded.fitted.examples
-    if known.columns and source.suffix.lower() in (".csv", ".tsv", ".parquet"):
-        return check_fits(loaded, read_features(source, known.columns, id_column, known.id_column or None))
-    return check_fits(loaded, read_collection(source, label_column=label_column, id_column=id_column))
+    usual = (known.label_column, known.id_column)
+    found = read_new_table(source, schema_of(loaded), label_column, id_column, usual)
+    if progress is not None:
+        for note in found.notes:
+            progress.warn(note)
+    return check_fits(loaded, found)
+
+
+def schema_of(loaded: LoadedRun) -> Schema:
+    """The columns that a run takes; those of a run without a schema are numbers."""
+    if loaded.fitted.schema is not None:
+        return loaded.fitted.schema
+    columns = loaded.fitted.examples.columns
+    width = prod(loaded.fitted.spec.shape)
+    return Schema.of_numbers(columns or map(str, range(width)), named=bool(columns))
 
 
 def check_fits(loaded: LoadedRun, collection: Collection) -> Collection:

@@ -23,6 +23,8 @@ from semimetric.core.errors import InputError, RunError
 from semimetric.core.extras import import_extra
 from semimetric.core.files import check_output, write_atomically
 from semimetric.data import Preprocess, apply_in_chunks, build_preprocess
+from semimetric.data.columns import Schema
+from semimetric.data.readers.delimited import listed
 from semimetric.encoders import RMAC, encode, features_of, output_width
 from semimetric.metric import Metric
 from semimetric.model.folder import LoadedRun
@@ -268,6 +270,7 @@ class WithBackbone(nn.Module):
 
 def export_run(loaded: LoadedRun, out: Path, check: Path | None = None, tolerance: float = 1e-4) -> dict[str, Any]:
     """The model of a run as one ONNX file, checked on the run's own examples or on those in ``check``."""
+    _check_numbers(loaded.fitted.schema)
     model = loaded.fitted.model
     examples = _some_inputs(loaded, str(check or loaded.fitted.examples.source))
     preprocess, encoder = model.preprocess, model.encoder
@@ -275,6 +278,18 @@ def export_run(loaded: LoadedRun, out: Path, check: Path | None = None, toleranc
         assert encoder is not None
         preprocess, encoder = build_preprocess("imagenet", examples), WithBackbone(model.transform.network, encoder)
     return export_onnx(preprocess, encoder, model.metric, examples, out, tolerance) | {"out": str(out)}
+
+
+def _check_numbers(schema: Schema | None) -> None:
+    """Refuse columns that are more than numbers: a graph takes numbers alone."""
+    if schema is None or not schema.encodes:
+        return
+    others = [f"{column.name} ({column.kind})" for column in schema.columns if column.kind != "numeric"]
+    others = others or [f"{column.name} (gaps)" for column in schema.columns if column.gaps]
+    raise InputError(
+        f"an ONNX graph takes numbers, and the run was trained on columns that are more than that: {listed(others)}. "
+        "Fit with --columns on numbers without gaps, or use the run itself with 'semimetric embed'."
+    )
 
 
 def _some_inputs(loaded: LoadedRun, source: str) -> Tensor:

@@ -39,7 +39,7 @@ def search_run(
     columns : columns of labels and of names in a table
     """
     sources = list(dict.fromkeys(queries))
-    read = [(source, _examples_of(loaded, source, *columns)) for source in sources]
+    read = [(source, _examples_of(loaded, source, *columns, progress)) for source in sources]
     asked = together([piece for pair in read for piece in _embedded(loaded, *pair, len(read) > 1, progress)], {})
     if not asked.names:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in list(asked.skipped.items())[:REASONS])
@@ -48,13 +48,15 @@ def search_run(
     return {name: _listed(loaded.fitted, hits, row) for row, name in enumerate(asked.names)}, asked.skipped
 
 
-def _examples_of(loaded: LoadedRun, query: Path, label_column: str | None, id_column: str | None) -> Collection:
+def _examples_of(
+    loaded: LoadedRun, query: Path, label_column: str | None, id_column: str | None, progress: Progress | None
+) -> Collection:
     """The examples of a query: one photograph, or those of a folder or table."""
     suffix, kind = query.suffix.lower(), loaded.fitted.spec.kind
     photograph = suffix in IMAGE_SUFFIXES or (kind == "photographs" and suffix not in TABLE_SUFFIXES)
     if photograph and not query.is_dir():
         return check_fits(loaded, Collection((str(query),), (None,), (query,), None, (), {}))
-    return new_examples(loaded, query, label_column, id_column)
+    return new_examples(loaded, query, label_column, id_column, progress)
 
 
 def _embedded(

@@ -287,13 +287,27 @@ def test_only_damaged_photographs_are_an_error(home: Path, tmp_path: Path) -> No
 
 
 def test_a_table_of_mixed_types(tmp_path: Path) -> None:
-    wines = write_wine(tmp_path / "wine.csv", extra={"price": ["cheap", *range(177)]})
-    fit = ["fit", wines, "--label-column", "grape", "--id-column", "bottle", "--out", tmp_path / "run", *QUICK]
-    done = semimetric(*fit)
-    assert "177 rows of 14 features" in done.out
-    assert "row 2: its value in column 'price' is missing or not a finite number" in done.out
-    write_wine(tmp_path / "wine.csv", extra={"colour": ["red"] * 178})
-    assert "few or none in 'colour'" in semimetric(*fit[:-2], *QUICK).sentence()
+    odd = {"price": ["", *[5 * (row % 9) for row in range(177)]], "colour": ["red", "white"] * 89, "wine_no": range(178)}
+    wines = write_wine(tmp_path / "wine.csv", extra=odd)
+    run, out = tmp_path / "run", tmp_path / "out.csv"
+    fit = ["fit", wines, "--label-column", "grape", "--id-column", "bottle", "--out", run, *QUICK]
+    done = semimetric(*fit, "--types", "f3=numeric, colour=categorical", "--drop", "f0,f1")
+    assert "178 rows of 15 features" in done.out
+    assert "identifier: 'wine_no'. Keep it with --types wine_no=TYPE" in done.out
+    text = wines.read_text().splitlines()
+    (tmp_path / "new.csv").write_text("\n".join([text[0] + ",more", text[1] + ",", "too,short", text[2] + ",7"]))
+    predicted = semimetric("predict", run, tmp_path / "new.csv", "--out", out)
+    assert "columns that the run does not know and that are not used: 'more'" in predicted.err
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert [row["name"] for row in rows] == ["wine 0", "row 3", "wine 1"]
+    assert rows[1] | {"reason": ""} == dict.fromkeys(rows[1], "") | {"name": "row 3"}
+    assert rows[1]["reason"] == "its number of fields is 2, that of the header 17"
+    assert rows[0]["label"] in NAMES
+    assert "takes numbers" in semimetric("export", run, "--onnx").sentence()
+    lost = semimetric("predict", run, write_wine(tmp_path / "lost.csv", extra={"price": ["low"] * 178}), "-o", out)
+    assert "lacks the column 'colour'" in lost.sentence()
+    bad = semimetric(*fit[:-2], tmp_path / "other", *QUICK, "--types", "f3")
+    assert "--types must be NAME=TYPE" in bad.sentence()
 
 
 @pytest.mark.parametrize("command", ["fit", "search", "embed", "predict", "suggest", "index", "export"])
@@ -429,7 +443,7 @@ def test_a_run_may_be_put_into_folders_that_are_not_there_yet(home: Path, tmp_pa
         ("predict {run} {photos} -o {new}/nowhere/out.csv", "there is no folder"),
         ("predict {run} {photos} -o {new}/out.npy", "--out must end in .csv"),
         ("search {run} {new}/nowhere.jpg", "there is no such file"),
-        ("search {wine} {new}/nowhere.csv", "No such file"),
+        ("search {wine} {new}/nowhere.csv", "is not there"),
         ("search {wine} {photos}/red", "trained on vectors, and these are photographs"),
         ("search {wine} {photos}/nowhere.jpg", "trained on vectors, and these are photographs"),
         ("search {run} {wine}.csv", "trained on photographs, and these are vectors"),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from semimetric.core.errors import InputError
 from semimetric.data import Collection, read_collection
 from semimetric.data.collection import tidy
+from semimetric.data.columns import ColumnChoice
 
 
 def table(tmp_path: Path, text: str, name: str = "table.csv", **columns: str) -> Collection:
@@ -88,32 +89,25 @@ def test_numeric_labels(tmp_path: Path) -> None:
     assert table(tmp_path, "a,y\n1,1\n2,cat\n3,nan\n4,2.0\n").labels == ("1", "cat", None, "2.0")
 
 
-def test_rows_with_unusable_features_are_named(tmp_path: Path) -> None:
-    text = "a,b c,y\n1,2,cat\n,2,cat\n1,NaN,cat\n1,inf,cat\n1e300,2,cat\n1,n/a,cat\n3,4,dog\n5,6\n5,6,7,8\n"
+def test_no_row_with_gaps_is_lost(tmp_path: Path) -> None:
+    text = "a,b c,y\n1,2,cat\n,2,cat\n1,NaN,cat\n1,inf,cat\n1e300,2,cat\n1,n/a,cat\n3,4,dog\n5,6\n5,6,7,8\n,-,dog\n"
     collection = table(tmp_path, text)
-    assert collection.names == ("row 2", "row 8")
-    assert rows_of(collection) == [[1, 2], [3, 4]]
-    why = "its value in column {} is missing or not a finite number"
+    assert collection.names == tuple(f"row {number}" for number in range(2, 9))
+    assert collection.features is not None
+    assert torch.isfinite(collection.features).all()
+    assert collection.features[:, 1].tolist() == [0, 1, 0, 0, 1, 0, 0]  # after each column where its gaps are
+    assert collection.features[:, 3].tolist() == [0, 0, 1, 1, 0, 1, 0]
     assert collection.skipped == {
-        "row 3": why.format("'a'"),
-        "row 4": why.format("'b c'"),
-        "row 5": why.format("'b c'"),
-        "row 6": why.format("'a'"),
-        "row 7": why.format("'b c'"),
         "row 9": "its number of fields is 2, that of the header 3",
         "row 10": "its number of fields is 4, that of the header 3",
+        "row 11": "it has no value in any column of features",
     }
-
-
-@pytest.mark.parametrize("column", ["S,M,L", "2019_01,2019_02,2019_03", ",,", "38,M,L"])
-def test_columns_that_are_not_numbers_are_refused(tmp_path: Path, column: str) -> None:
-    rows = "".join(f"{number},{value},1\n" for number, value in enumerate(column.split(",")))
-    with pytest.raises(InputError, match=r"few or none in 'size'. Name the column of labels with label_column"):
-        table(tmp_path, f"a,size,b\n{rows}")
+    assert collection.order == tuple(f"row {number}" for number in range(2, 12))
+    assert "7 gaps in 'a', 'b c' are filled and marked; no row is lost." in collection.summary()
 
 
 def test_decimal_commas_are_recognised(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"in 'a', 'b'. Write decimals with a point"):
+    with pytest.raises(InputError, match=r"column 'a' .* \(1,5\). Write them with a point"):
         table(tmp_path, "a;b;y\n1,5;-0,25;cat\n2,5;3,5;dog\n")
 
 
@@ -132,23 +126,22 @@ def test_headers_with_mistakes(tmp_path: Path) -> None:
         table(tmp_path, "")
 
 
-def test_errors_stay_short_whatever_the_header(tmp_path: Path) -> None:
-    many = ",".join(f"column {number}" for number in range(20_000))
-    with pytest.raises(InputError, match="'column 7' and 19992 more") as caught:
-        table(tmp_path, f"{many}\n{many}\n")
-    assert len(str(caught.value)) < 600
-    with pytest.raises(InputError, match=r"in 'xxx.*…'. Name") as caught:
-        table(tmp_path, "x" * 10_000 + ",a\nu,1\n")
+def test_messages_stay_short_whatever_the_header(tmp_path: Path) -> None:
+    many = ",".join(f"column {number}" for number in range(2_000))
+    found = table(tmp_path, f"{many}\n{many}\n{','.join('x' * 2_000)}\n")
+    assert "'column 7' and 1992 more" in found.summary()
+    assert len(found.summary()) < 600
+    with pytest.raises(InputError, match=r"column 'xxx.*…' of") as caught:
+        table(tmp_path, "x" * 10_000 + ';a\n"1,5";1\n')
     assert len(str(caught.value)) < 600
     with pytest.raises(InputError, match="line 1, cannot be read as a table"):
         table(tmp_path, "x" * 200_000 + "\n1\n")
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="few or none in 'a'"):
-        table(tmp_path, "a,y\n")
-    with pytest.raises(InputError, match=r"none can be used. 1 skipped: row 2: its value in column 'a'"):
-        table(tmp_path, "a,b,y\ninf,1,cat\n")
+    for text in ("a,y\n", "a,y\n,cat\nNaN,dog\n", "a,y\ninf,cat\n"):
+        with pytest.raises(InputError, match=r"features, but has only 'a', 'y'. Add some. left out, .*: 'a'"):
+            table(tmp_path, text)
     with pytest.raises(InputError, match="none can be used"):
         read_collection(arrays(tmp_path, X=np.zeros((0, 3))))
     with pytest.raises(InputError, match="none can be used"):
@@ -242,15 +235,15 @@ def test_labels_in_npz(tmp_path: Path, labels: np.ndarray, expected: tuple[str |
     assert read_collection(arrays(tmp_path, X=np.eye(3), target=labels), label_column="target").labels == expected
 
 
-def test_rows_of_arrays_that_are_not_finite(tmp_path: Path) -> None:
+def test_gaps_in_arrays(tmp_path: Path) -> None:
     values = np.eye(4)
-    values[1, 2], values[3, 0] = np.nan, 1e200
+    values[1, 2], values[3, 0], values[2] = np.nan, 1e200, np.nan
     collection = read_collection(arrays(tmp_path, X=values, y=[0, 1, 2, 3]))
-    assert (collection.names, collection.labels) == (("row 0", "row 2"), ("0", "2"))
-    assert collection.skipped == {
-        "row 1": "its value in column 2 is missing or not a finite number",
-        "row 3": "its value in column 0 is missing or not a finite number",
-    }
+    assert (collection.names, collection.labels) == (("row 0", "row 1", "row 3"), ("0", "1", "3"))
+    assert collection.skipped == {"row 2": "it has no value in any column of features"}
+    assert collection.features is not None
+    assert collection.features.shape == (3, 8)
+    assert collection.features[:, 5].tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -318,20 +311,22 @@ def test_parquet(tmp_path: Path) -> None:
     )
     collection = read_collection(path)
     assert collection.columns == ("length", "width", "ripe")
-    assert (collection.names, collection.labels) == (("a", "c"), ("1", None))
-    assert rows_of(collection) == [[1, 0.5, 1], [3, 2.5, 0]]
-    assert collection.skipped == {
-        "row 1": "its value in column 'length' is missing or not a finite number",
-        "row 3": "its value in column 'width' is missing or not a finite number",
-    }
+    assert (collection.names, collection.labels) == (("a", "b", "c", "d"), ("1", "2", None, "3"))
+    assert collection.features is not None
+    assert collection.features.shape == (4, 5)
+    assert collection.skipped == {}
 
 
 def test_parquet_columns(tmp_path: Path) -> None:
     path = parquet(tmp_path, a=[1, 2], species=["cat", None], embedding=[[1.0], [2.0]])
-    with pytest.raises(InputError, match="few or none in 'species', 'embedding'"):
+    with pytest.raises(InputError, match=r"column 'embedding' of .* has list values.*Leave it out with --drop"):
         read_collection(path)
-    path = parquet(tmp_path, a=[1, 2], species=["cat", None])
-    assert read_collection(path, label_column="species").labels == ("cat", None)
+    assert read_collection(path, choice=ColumnChoice(drop=("embedding",))).columns == ("a", "species")
+    path = parquet(tmp_path, a=[1, 2], species=["cat", None], code=["007", "008"])
+    found = read_collection(path, label_column="species")
+    assert found.labels == ("cat", None)
+    assert found.schema is not None
+    assert [column.kind for column in found.schema.columns] == ["numeric", "categorical"]
 
 
 def test_parquet_needs_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

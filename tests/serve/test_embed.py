@@ -196,8 +196,11 @@ def test_damaged_photographs_are_left_out_wherever_they_are(tmp_path: Path, load
     assert json.loads((tmp_path / "out.npy.json").read_text())["skipped"] == embedded.skipped
     predicted = predict_to(loaded, found, tmp_path / "out.csv")
     assert predicted.skipped == embedded.skipped
-    rows = (tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()
-    assert [row.split(",")[0] for row in rows[1:]] == list(embedded.names)
+    rows = list(csv.DictReader((tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()))
+    assert [row["name"] for row in rows] == list(found.names)
+    assert {row["name"]: row["reason"] for row in rows if not row["label"]} == {
+        name: reason for name, reason in embedded.skipped.items() if name in names
+    }
 
 
 def test_names_are_those_of_predict_and_probabilities_add_up(home: Path, tmp_path: Path, loaded: LoadedRun) -> None:

@@ -7,12 +7,17 @@ from pathlib import Path
 
 from semimetric.core.errors import InputError
 from semimetric.data.collection import Collection
+from semimetric.data.columns import ColumnChoice
 from semimetric.data.readers.folder import IMAGE_SUFFIXES, read_photo_folder
 from semimetric.data.readers.tables import TABLE_SUFFIXES, read_table
 
 
 def read_collection(
-    source: Path, labels: Path | None = None, label_column: str | None = None, id_column: str | None = None
+    source: Path,
+    labels: Path | None = None,
+    label_column: str | None = None,
+    id_column: str | None = None,
+    choice: ColumnChoice | None = None,
 ) -> Collection:
     """Find out what examples there are, and which of them have a label; images are not opened yet.
 
@@ -24,22 +29,28 @@ def read_collection(
     source : Path
         A folder of images: those in a sub-folder have its name as label, at whatever depth they are; loose ones and
         those in ``unlabelled`` have none. Links are followed, each file and folder counts once, hidden ones and what
-        systems leave behind do not. Or a table: .csv or .tsv with a header and .parquet with numbers in all columns
-        but those of labels and ids; .npz with an array X or features, or just one matrix, and if need be y or labels,
-        names or ids; .npy with a matrix. Features become float32.
+        systems leave behind do not. Or a table: .csv or .tsv with a header, or .parquet, with columns of numbers,
+        categories or text; .npz with an array X or features, or just one matrix, and if need be y or labels, names or
+        ids; .npy with a matrix. Features become float32; ``semimetric.data.columns`` tells how.
     labels : Path, optional
         A list of labels for a folder: .csv or .tsv with a column of paths (path, file, filename, image or name),
         relative to the folder or to the list, and one of labels (label, class, species or category). The names of
         sub-folders mean nothing then, and images that the list does not have are unlabelled. A file with two
         different labels is left out.
     label_column : str, optional
-        The column (of .npz the array) with the labels. Of a table it is label or y, if left out.
+        The column (of .npz the array) with the labels. Of a table it is label, labels, y, class or target, if left
+        out.
     id_column : str, optional
         The column (of .npz the array) with a name for each row, of ``labels`` the one with the paths. Of a table it
         is id, if left out; rows without get their number, in text as a spreadsheet counts, else from 0.
+    choice : ColumnChoice, optional
+        Columns of a table to leave out or to use alone, and types of columns.
     """
     source = Path(source)
+    choice = choice or ColumnChoice()
     if os.path.isdir(source):
+        if choice:
+            raise InputError(f"drop, columns and types are for tables, and {source} is a folder. Leave them out.")
         return read_photo_folder(source, None if labels is None else Path(labels), label_column, id_column)
     _check_table(source)
     if labels is not None:
@@ -47,7 +58,7 @@ def read_collection(
             f"labels is for a folder of images, but source is the table {source}. Put the labels into a column of it, "
             "and name that with label_column."
         )
-    return read_table(source, label_column, id_column)
+    return read_table(source, label_column, id_column, choice)
 
 
 def _check_table(source: Path) -> None:

@@ -1,10 +1,10 @@
-"""A user's own tables: feature vectors in .csv, .tsv, .parquet, .npy and .npz files."""
+"""A user's own tables: columns of features in .csv, .tsv, .parquet, .npy and .npz files."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -12,100 +12,181 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from semimetric.core.errors import InputError
 from semimetric.core.extras import import_extra
 from semimetric.data.collection import Collection, label_texts, skipped_lines
-from semimetric.data.readers.delimited import as_number, check_columns, find_column, listed, read_delimited
+from semimetric.data.columns import ColumnChoice, RawColumn, Schema, array_columns, fit_array, fit_columns
+from semimetric.data.readers.delimited import check_columns, find_column, listed, read_delimited
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
 
-LABEL_COLUMNS, ID_COLUMNS = ("label", "y"), ("id",)
+LABEL_COLUMNS, ID_COLUMNS = ("label", "labels", "y", "class", "target"), ("id",)
 """Usual names of the columns with labels and with names of rows, in lower case."""
-FEATURE_ARRAYS, LABEL_ARRAYS, NAME_ARRAYS = ("X", "features"), ("y", "labels"), ("names", "ids")
+FEATURE_ARRAYS, LABEL_ARRAYS, NAME_ARRAYS = ("X", "features"), ("y", "labels", "target"), ("names", "ids")
 _ARRAY_SUFFIXES = (".npy", ".npz")
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", *_ARRAY_SUFFIXES)
 
+NO_VALUE = "it has no value in any column of features"
+"""Why a row of a table is left out."""
+
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
-_DECIMAL_COMMA = re.compile(r"\s*[+-]?[0-9]*,[0-9]+\s*")
 
 
 @dataclass(frozen=True)
-class _Column:
-    """A column of N values, and these as float64 (N,), NaN for no number; None if it is not a column of numbers."""
+class _Table:
+    """N rows of a file with a header: their numbers there, the columns, and rows that were left out."""
 
-    values: Callable[[], Sequence[object]]
-    numbers: Callable[[], Array | None]
-
-
-def _numbers_of_texts(texts: Sequence[str]) -> Array | None:
-    """Numbers, if at least half of what is not empty is a number."""
-    import numpy as np
-
-    numbers = [as_number(text) for text in texts]
-    known = sum(number is not None for number in numbers)
-    if known == 0 or 2 * known < sum(bool(text.strip()) for text in texts):
-        return None
-    return np.array([np.nan if number is None else number for number in numbers], dtype=np.float64)
-
-
-def _numbers_of_arrow(pyarrow: Any, column: Any) -> Array | None:
-    """Numbers, if the type of the column is one of numbers."""
-    kinds = pyarrow.types
-    tests = (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_decimal)
-    is_numeric = any(test(column.type) for test in tests)
-    return column.cast(pyarrow.float64(), safe=False).to_numpy() if is_numeric else None
+    source: Path
+    numbers: Sequence[int]
+    columns: dict[str, RawColumn]
+    skipped: dict[str, str]
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """N rows of a file: their numbers there, features (N, d), and labels and ids (N,) where there are any."""
+    """N rows of a file: their numbers there, encoded features (N, d), and labels and ids (N,) where there are any.
+
+    ``known`` (N,) tells which rows have a value at all.
+    """
 
     source: Path
     numbers: Sequence[int]
+    schema: Schema
     features: Array
-    columns: tuple[str, ...] = ()
+    known: Array
     labels: Sequence[object] | None = None
     ids: Sequence[object] | None = None
+    skipped: dict[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
-def read_table(source: Path, label_column: str | None, id_column: str | None) -> Collection:
+def read_table(source: Path, label_column: str | None, id_column: str | None, choice: ColumnChoice) -> Collection:
     """Read a table, the kind of which its suffix tells; see ``read_collection``."""
     if source.suffix.lower() in _ARRAY_SUFFIXES:
-        with source.open("rb") as file:
-            return _collection(_rows_among(_arrays_in(file, source), source, label_column, id_column), {})
-    columns, numbers, skipped = _columns(source)
-    return _collection(_rows_of(source, numbers, columns, label_column, id_column), skipped)
+        if choice:
+            raise InputError(
+                f"drop, columns and types are for columns with names, and {source} has none. Leave them out."
+            )
+        matrix, labels, ids = _matrix_in(source, label_column, id_column)
+        schema = fit_array(matrix)
+        return _collection(_Rows(source, range(len(matrix)), schema, *schema.encode_matrix(matrix), labels, ids))
+    table = _read(source)
+    label = _label_column(list(table.columns), label_column, source)
+    unclaimed = [name for name in table.columns if name != label]
+    names = unclaimed if id_column is None else list(table.columns)
+    identifier = find_column(names, id_column, ID_COLUMNS, "id_column", source)
+    raw = {name: column for name, column in table.columns.items() if name not in (label, identifier)}
+    schema, notes = fit_columns(raw, _checked(choice, raw, source), source)
+    if not schema.columns:
+        told = " ".join(["Add some.", *notes])
+        raise InputError(f"{source} must have columns of features, but has only {listed(table.columns)}. {told}")
+    if label is not None and label_column is None:
+        notes = [f"labels are those of column {label!r}, by its name. Name another with --label-column.", *notes]
+    return _collection(_rows_of(table, schema, raw, label, identifier, notes))
 
 
-def read_features(
-    source: Path, features: Sequence[str], id_column: str | None = None, usual_id: str | None = None
+def read_new_table(
+    source: Path,
+    schema: Schema,
+    label_column: str | None = None,
+    id_column: str | None = None,
+    usual: tuple[str, str] = ("", ""),
 ) -> Collection:
-    """Read the named columns of a .csv, .tsv or .parquet table, without labels; what else it has does not matter.
+    """Read the columns of a schema from new data; other columns may be there, and labels need not.
 
-    Rows are named by ``id_column``, which must be there, or else by ``usual_id``, where the table has it.
+    Parameters
+    ----------
+    schema : the columns of the training table
+    label_column, id_column : columns of labels and of names, which must be there
+    usual : columns of labels and of names in training, which may be there
     """
-    columns, numbers, skipped = _columns(source)
-    for name in features:
-        if name not in columns:
-            raise InputError(f"{source} lacks the column {name!r}, which the run was trained on. Add it.")
-    others = [name for name in columns if name not in features]
-    usual = ID_COLUMNS if usual_id is None else (usual_id, *ID_COLUMNS)
-    identifier = find_column(others, id_column, usual, "id_column", source)
-    kept = {name: columns[name] for name in [*features, *([identifier] if identifier else [])]}
-    return _collection(_rows_of(source, numbers, kept, None, identifier, features), skipped)
+    if source.suffix.lower() in _ARRAY_SUFFIXES:
+        matrix, labels, ids = _matrix_in(source, label_column, id_column)
+        return _collection(_Rows(source, range(len(matrix)), schema, *_encoded(schema, matrix, source), labels, ids))
+    table = _read(source)
+    others = [name for name in table.columns if name not in schema.names]
+    label = find_column(others, label_column, [*filter(None, usual[:1]), *LABEL_COLUMNS], "label_column", source)
+    unclaimed = [name for name in others if name != label]
+    identifier = find_column(unclaimed, id_column, [*filter(None, usual[1:]), *ID_COLUMNS], "id_column", source)
+    claimed = {label, identifier, *schema.left_out}
+    if schema.named:
+        lost = [name for name in schema.names if name not in table.columns]
+        if lost:
+            them = "column" if len(lost) == 1 else "columns"
+            raise InputError(f"{source} lacks the {them} {listed(lost)}, which the run was trained on. Add it.")
+        raw = {name: table.columns[name] for name in schema.names}
+        unused = [name for name in others if name not in claimed]
+    else:
+        given = [column for name, column in table.columns.items() if name not in (label, identifier)]
+        _check_width(schema, len(given))
+        raw, unused = {str(place): column for place, column in enumerate(given)}, []
+    schema.check_types(raw, source)
+    notes = (
+        [f"{source} has columns that the run does not know and that are not used: {listed(unused)}."] if unused else []
+    )
+    return _collection(_rows_of(table, schema, raw, label, identifier, [*notes, *schema.new_gaps(raw)]))
 
 
-def _columns(source: Path) -> tuple[dict[str, _Column], Sequence[int], dict[str, str]]:
+def _rows_of(
+    table: _Table,
+    schema: Schema,
+    raw: Mapping[str, RawColumn],
+    label: str | None,
+    identifier: str | None,
+    notes: Sequence[str],
+) -> _Rows:
+    labels, ids = (None if name is None else table.columns[name].values() for name in (label, identifier))
+    encoded = schema.encode(raw, len(table.numbers))
+    return _Rows(table.source, table.numbers, schema, *encoded, labels, ids, table.skipped, notes)
+
+
+def _encoded(schema: Schema, matrix: Array, source: Path) -> tuple[Array, Array]:
+    """Features of an array, whose columns go by their place."""
+    if not schema.named:
+        _check_width(schema, matrix.shape[1])
+        return schema.encode_matrix(matrix)
+    others = [column.name for column in schema.columns if column.kind != "numeric"]
+    if others or schema.left_out:
+        told = others or list(schema.left_out)
+        raise InputError(
+            f"the run was trained on a table with names, and not all of its columns are features of numbers "
+            f"({listed(told)}), so that the places in {source} tell nothing. Give a .csv, .tsv or .parquet table."
+        )
+    _check_width(schema, matrix.shape[1])
+    return schema.encode(dict(zip(schema.names, array_columns(matrix).values(), strict=True)), len(matrix))
+
+
+def _check_width(schema: Schema, found: int) -> None:
+    wanted = schema.places
+    if found != wanted:
+        raise InputError(
+            f"the run was trained on {wanted} features, and these have {found}. Give the same features in the same "
+            "order."
+        )
+
+
+def _checked(choice: ColumnChoice, raw: Mapping[str, RawColumn], source: Path) -> ColumnChoice:
+    """Refuse names of columns that are not there."""
+    for option, names in (("drop", choice.drop), ("columns", choice.columns), ("types", tuple(choice.types))):
+        odd = [name for name in names if name not in raw]
+        if odd:
+            raise InputError(
+                f"--{option} names {listed(odd)}, which is not among the columns of features of {source}. These are "
+                f"{listed(raw)}."
+            )
+    return choice
+
+
+def _read(source: Path) -> _Table:
     """The columns by name, the numbers of the rows, and the rows that were left out."""
     if source.suffix.lower() == ".parquet":
-        return *_parquet_columns(source), {}
+        return _read_parquet(source)
     table = read_delimited(source)
-    fields = table.columns.items()
-    columns = {name: _Column(partial(list, texts), partial(_numbers_of_texts, texts)) for name, texts in fields}
-    return columns, table.numbers, dict(table.skipped)
+    columns = {name: RawColumn(partial(list, texts)) for name, texts in table.columns.items()}
+    return _Table(source, table.numbers, columns, dict(table.skipped))
 
 
-def _parquet_columns(source: Path) -> tuple[dict[str, _Column], range]:
+def _read_parquet(source: Path) -> _Table:
     pyarrow, parquet = (import_extra(name, "tables", str(source)) for name in ("pyarrow", "pyarrow.parquet"))
     try:
         with parquet.ParquetFile(source) as file:
@@ -114,33 +195,17 @@ def _parquet_columns(source: Path) -> tuple[dict[str, _Column], range]:
         raise InputError(f"{source} cannot be read as a Parquet file: {error}. Write it again.") from error
     check_columns(table.column_names, source)
     found = {name: table[name] for name in table.column_names if not _PANDAS_INDEX.fullmatch(name)}
-    return {
-        name: _Column(column.to_pylist, partial(_numbers_of_arrow, pyarrow, column)) for name, column in found.items()
-    }, range(len(table))
+    return _Table(
+        source, range(len(table)), {name: _arrow_column(pyarrow, column) for name, column in found.items()}, {}
+    )
 
 
-def _rows_of(
-    source: Path,
-    numbers: Sequence[int],
-    columns: Mapping[str, _Column],
-    label_column: str | None,
-    id_column: str | None,
-    wanted: Sequence[str] = (),
-) -> _Rows:
-    """Tell the columns apart: one may hold labels, one ids, and all others, or those ``wanted``, must be numbers."""
-    import numpy as np
-
-    names = list(columns)
-    label = None if wanted else _label_column(names, label_column, source)
-    unclaimed = [name for name in names if name != label]
-    identifier = find_column(unclaimed if id_column is None else names, id_column, ID_COLUMNS, "id_column", source)
-    features = {name: columns[name].numbers() for name in names if name not in (label, identifier)}
-    _check_numeric(source, {name: columns[name] for name, found in features.items() if found is None})
-    if not features:
-        raise InputError(f"{source} must have columns of features, but has only {listed(names)}. Add some.")
-    labels, ids = (None if name is None else columns[name].values() for name in (label, identifier))
-    matrix = np.stack([found for found in features.values() if found is not None], axis=1)
-    return _Rows(source, numbers, matrix, tuple(features), labels, ids)
+def _arrow_column(pyarrow: Any, column: Any) -> RawColumn:
+    kinds = pyarrow.types
+    tests = (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_decimal)
+    if not any(test(column.type) for test in tests):
+        return RawColumn(column.to_pylist, is_text=True)
+    return RawColumn(column.to_pylist, lambda: column.cast(pyarrow.float64(), safe=False).to_numpy())
 
 
 def _label_column(names: Sequence[str], wanted: str | None, source: Path) -> str | None:
@@ -148,22 +213,9 @@ def _label_column(names: Sequence[str], wanted: str | None, source: Path) -> str
     if wanted is None and len(usual) > 1:
         raise InputError(
             f"{source} has several columns that may hold the labels: {listed(usual)}. Name the right one with "
-            "label_column, and take the others out if they give it away."
+            "label_column, and leave the others out with --drop if they give it away."
         )
     return find_column(names, wanted, LABEL_COLUMNS, "label_column", source)
-
-
-def _check_numeric(source: Path, others: Mapping[str, _Column]) -> None:
-    if not others:
-        return
-    values = (str(value) for column in others.values() for value in column.values())
-    commas = any(_DECIMAL_COMMA.fullmatch(value) for value in values)
-    raise InputError(
-        f"{source} must have numbers in all columns of features, but has few or none in {listed(others)}. "
-        + ("Write decimals with a point, not with a comma. " if commas else "")
-        + "Name the column of labels with label_column and one that names the rows with id_column; take the others "
-        "out, or write them as numbers."
-    )
 
 
 def _arrays_in(file: BinaryIO, source: Path) -> Mapping[str, Array]:
@@ -189,14 +241,19 @@ def _unreadable(what: object, error: Exception) -> InputError:
     )
 
 
-def _rows_among(arrays: Mapping[str, Array], source: Path, label_column: str | None, id_column: str | None) -> _Rows:
-    names = list(arrays)
-    label = find_column(names, label_column, LABEL_ARRAYS, "label_column", source)
-    identifier = find_column(names, id_column, NAME_ARRAYS, "id_column", source)
-    features = _feature_array(arrays, [name for name in names if name not in (label, identifier)], source)
-    wanted = (label, identifier)
-    labels, ids = (None if name is None else _texts_of(arrays, name, len(features), source) for name in wanted)
-    return _Rows(source, range(len(features)), features, (), labels, ids)
+def _matrix_in(
+    source: Path, label_column: str | None, id_column: str | None
+) -> tuple[Array, Sequence[object] | None, Sequence[object] | None]:
+    """Features (N, d), labels and ids of an array file."""
+    with source.open("rb") as file:
+        arrays = _arrays_in(file, source)
+        names = list(arrays)
+        label = find_column(names, label_column, LABEL_ARRAYS, "label_column", source)
+        identifier = find_column(names, id_column, NAME_ARRAYS, "id_column", source)
+        features = _feature_array(arrays, [name for name in names if name not in (label, identifier)], source)
+        wanted = (label, identifier)
+        labels, ids = (None if name is None else _texts_of(arrays, name, len(features), source) for name in wanted)
+        return features, labels, ids
 
 
 def _array(arrays: Mapping[str, Array], name: str, source: Path) -> Array:
@@ -237,28 +294,48 @@ def _texts_of(arrays: Mapping[str, Array], name: str, count: int, source: Path) 
     return list(values.reshape(-1))
 
 
-def _collection(rows: _Rows, skipped: dict[str, str]) -> Collection:
-    """Leave out the rows with a feature that is not finite in float32, and name the others."""
+def _collection(rows: _Rows) -> Collection:
+    """Name the rows, and leave out those that have no value or none that can be filled."""
     import numpy as np
     import torch
 
-    with np.errstate(over="ignore"):
-        features = rows.features.astype(np.float32)
-    finite = np.isfinite(features)
-    kept = np.flatnonzero(finite.all(axis=1))
-    for row in np.flatnonzero(~finite.all(axis=1)).tolist():
-        place = int(finite[row].argmin())
-        column = repr(rows.columns[place]) if rows.columns else place
-        skipped[f"row {rows.numbers[row]}"] = f"its value in column {column} is missing or not a finite number"
-    if features.size == 0 or kept.size == 0:
+    names, skipped = _names(rows), dict(rows.skipped)
+    finite = np.isfinite(rows.features)
+    usable = rows.known & finite.all(axis=1)
+    for row in np.flatnonzero(~usable).tolist():
+        skipped[names[row]] = _why(rows.schema, finite[row]) if rows.known[row] else NO_VALUE
+    kept = np.flatnonzero(usable)
+    if rows.features.size == 0 or kept.size == 0:
         raise InputError(
             f"{rows.source} must have rows of features, but none can be used. "
             + " ".join(line.strip() for line in skipped_lines(skipped))
         )
-    labels = [None] * len(features) if rows.labels is None else label_texts(rows.labels)
-    all_names = _names(rows)
-    names, known = tuple(all_names[row] for row in kept), tuple(labels[row] for row in kept)
-    return Collection(names, known, None, torch.from_numpy(features[kept]), rows.columns, skipped)
+    labels = [None] * len(names) if rows.labels is None else label_texts(rows.labels)
+    return Collection(
+        tuple(names[row] for row in kept),
+        tuple(labels[row] for row in kept),
+        None,
+        torch.from_numpy(rows.features if len(kept) == len(names) else rows.features[kept]),
+        rows.schema.names,
+        skipped,
+        tuple(rows.notes),
+        rows.schema,
+        _order(rows, names),
+    )
+
+
+def _why(schema: Schema, finite: Array) -> str:
+    """Why a row of numbers cannot be used, given which (d,) are finite."""
+    place = int(finite.argmin())
+    column = repr(schema.names[place]) if schema.named else place
+    return f"its value in column {column} is missing or not a finite number"
+
+
+def _order(rows: _Rows, names: Sequence[str]) -> tuple[str, ...]:
+    """The names of all rows of the file, those that could not be read included."""
+    numbered = dict(zip(rows.numbers, names, strict=True))
+    unread = {int(name.removeprefix("row ")): name for name in rows.skipped}
+    return tuple(name for _, name in sorted((numbered | unread).items()))
 
 
 def _names(rows: _Rows) -> list[str]:
