@@ -16,7 +16,7 @@ from semimetric.data.labels import is_no_label
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from semimetric.data.columns import Schema
+    from semimetric.data.schema import Schema
 
 NaturalKey = tuple[tuple[str | tuple[int, str], ...], str]
 

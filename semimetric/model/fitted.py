@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
 from semimetric.data import Preprocess, apply_in_chunks
-from semimetric.data.columns import Schema
 from semimetric.data.preprocess import Identity
+from semimetric.data.schema import Schema
 from semimetric.encoders import encode
 from semimetric.encoders.photographs import PhotoTransform
 from semimetric.graph import PRIOR, Posteriors, class_posteriors, nearest_neighbors

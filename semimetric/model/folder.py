@@ -33,9 +33,9 @@ from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError, RunError
 from semimetric.core.files import sha256_of
 from semimetric.data import restore_preprocess
-from semimetric.data.columns import Schema
 from semimetric.data.photographs.images import check_photo_options
 from semimetric.data.samples import Kind
+from semimetric.data.schema import Schema
 from semimetric.encoders import rebuild_encoder
 from semimetric.encoders.photographs import PhotoTransform
 from semimetric.graph import Posteriors

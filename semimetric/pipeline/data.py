@@ -23,8 +23,8 @@ from semimetric.data import (
     photograph_side,
     split_examples,
 )
-from semimetric.data.columns import Schema
 from semimetric.data.samples import Kind, Samples, photographs, vectors
+from semimetric.data.schema import Schema
 from semimetric.encoders.photographs import PhotoTransform
 from semimetric.model.spec import ExampleNames
 from semimetric.pipeline.descriptors import described, described_photographs

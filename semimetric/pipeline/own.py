@@ -11,9 +11,9 @@ from torch import nn
 
 from semimetric.core.errors import InputError
 from semimetric.data import Collection
-from semimetric.data.columns import Schema
 from semimetric.data.labels import number_labels
 from semimetric.data.photographs.images import check_photo_options
+from semimetric.data.schema import Schema
 from semimetric.methods import METHODS
 from semimetric.model.spec import ExampleNames
 from semimetric.pipeline.config import run_config, run_opener

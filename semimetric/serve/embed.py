@@ -31,9 +31,9 @@ from semimetric.core.files import (
     write_text,
 )
 from semimetric.data import Collection, read_collection
-from semimetric.data.columns import Schema
 from semimetric.data.readers.tables import TABLE_SUFFIXES, read_new_table
 from semimetric.data.samples import Kind
+from semimetric.data.schema import Schema
 from semimetric.model.folder import LoadedRun
 from semimetric.pipeline.data import digest_of, read_inputs, subset
 from semimetric.training import Progress, Silent

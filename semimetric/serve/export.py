@@ -23,8 +23,8 @@ from semimetric.core.errors import InputError, RunError
 from semimetric.core.extras import import_extra
 from semimetric.core.files import check_output, write_atomically
 from semimetric.data import Preprocess, apply_in_chunks, build_preprocess
-from semimetric.data.columns import Schema
 from semimetric.data.readers.delimited import listed
+from semimetric.data.schema import Schema
 from semimetric.encoders import RMAC, encode, features_of, output_width
 from semimetric.metric import Metric
 from semimetric.model.folder import LoadedRun

@@ -4,7 +4,6 @@ import csv
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from helpers.command import installed, semimetric
 from helpers.lite import without_packages
 from helpers.own_photos import COLOURS, write_folder, write_photo
 from helpers.photos import encoded, picture, plain, png_claiming
+from helpers.wine import write_wine
 from PIL import Image
 from sklearn.datasets import load_wine
 
@@ -19,7 +19,6 @@ import semimetric as sm
 
 QUICK = ["--epochs", 2, "--passes", 1]
 PHOTOS = ["--encoder", "small-cnn", "--side", 16, *QUICK]
-NAMES = ["barolo", "grignolino", "barbera"]
 
 
 @pytest.fixture(scope="module")
@@ -32,21 +31,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = ["--label-column", "grape", "--id-column", "bottle"]
     assert semimetric("fit", folder / "wine.csv", *table, "--out", folder / "wine", *QUICK).code == 0
     return folder
-
-
-def write_wine(path: Path, lacking: str = "", extra: dict[str, Any] | None = None) -> Path:
-    """A table of 178 wines, every fourth with its grape; ``lacking`` is a column to leave out."""
-    features, classes = load_wine(return_X_y=True)
-    columns: dict[str, Any] = {f"f{number}": features[:, number] for number in range(13)}
-    columns["grape"] = [NAMES[name] if row % 4 == 0 else "" for row, name in enumerate(classes)]
-    columns["bottle"] = [f"wine {row}" for row in range(len(classes))]
-    columns |= extra or {}
-    columns.pop(lacking, None)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
-    return path
 
 
 def test_a_folder_becomes_a_searchable_run_in_three_commands(tmp_path: Path) -> None:
@@ -284,30 +268,6 @@ def test_only_damaged_photographs_are_an_error(home: Path, tmp_path: Path) -> No
         assert "none of 2 examples can be read, and nothing is written" in done.sentence()
     assert "no query can be read" in semimetric("search", home / "run", tmp_path / "photos" / "a.jpg").sentence()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["photos"]
-
-
-def test_a_table_of_mixed_types(tmp_path: Path) -> None:
-    odd = {"price": ["", *[5 * (row % 9) for row in range(177)]], "colour": ["red", "white"] * 89, "wine_no": range(178)}
-    wines = write_wine(tmp_path / "wine.csv", extra=odd)
-    run, out = tmp_path / "run", tmp_path / "out.csv"
-    fit = ["fit", wines, "--label-column", "grape", "--id-column", "bottle", "--out", run, *QUICK]
-    done = semimetric(*fit, "--types", "f3=numeric, colour=categorical", "--drop", "f0,f1")
-    assert "178 rows of 15 features" in done.out
-    assert "identifier: 'wine_no'. Keep it with --types wine_no=TYPE" in done.out
-    text = wines.read_text().splitlines()
-    (tmp_path / "new.csv").write_text("\n".join([text[0] + ",more", text[1] + ",", "too,short", text[2] + ",7"]))
-    predicted = semimetric("predict", run, tmp_path / "new.csv", "--out", out)
-    assert "columns that the run does not know and that are not used: 'more'" in predicted.err
-    rows = list(csv.DictReader(out.read_text().splitlines()))
-    assert [row["name"] for row in rows] == ["wine 0", "row 3", "wine 1"]
-    assert rows[1] | {"reason": ""} == dict.fromkeys(rows[1], "") | {"name": "row 3"}
-    assert rows[1]["reason"] == "its number of fields is 2, that of the header 17"
-    assert rows[0]["label"] in NAMES
-    assert "takes numbers" in semimetric("export", run, "--onnx").sentence()
-    lost = semimetric("predict", run, write_wine(tmp_path / "lost.csv", extra={"price": ["low"] * 178}), "-o", out)
-    assert "lacks the column 'colour'" in lost.sentence()
-    bad = semimetric(*fit[:-2], tmp_path / "other", *QUICK, "--types", "f3")
-    assert "--types must be NAME=TYPE" in bad.sentence()
 
 
 @pytest.mark.parametrize("command", ["fit", "search", "embed", "predict", "suggest", "index", "export"])

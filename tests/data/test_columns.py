@@ -17,16 +17,9 @@ from hypothesis import strategies as st
 
 from semimetric.core.errors import InputError
 from semimetric.data import Collection, read_collection
-from semimetric.data.columns import (
-    MOST_CATEGORIES,
-    TEXT_WIDTH,
-    ColumnChoice,
-    RawColumn,
-    Schema,
-    TextColumn,
-    fit_columns,
-)
+from semimetric.data.columns import MOST_CATEGORIES, TEXT_WIDTH, ColumnChoice, RawColumn, TextColumn
 from semimetric.data.readers.tables import read_new_table
+from semimetric.data.schema import Schema, fit_columns
 
 ROWS = 60
 WORDS = ["small", "smooth", "round", "lump", "dark", "large", "irregular", "mass", "soft", "stable", "quick", "slow"]

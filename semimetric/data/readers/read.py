@@ -31,7 +31,7 @@ def read_collection(
         those in ``unlabelled`` have none. Links are followed, each file and folder counts once, hidden ones and what
         systems leave behind do not. Or a table: .csv or .tsv with a header, or .parquet, with columns of numbers,
         categories or text; .npz with an array X or features, or just one matrix, and if need be y or labels, names or
-        ids; .npy with a matrix. Features become float32; ``semimetric.data.columns`` tells how.
+        ids; .npy with a matrix. Features become float32; ``semimetric.data.schema`` tells how.
     labels : Path, optional
         A list of labels for a folder: .csv or .tsv with a column of paths (path, file, filename, image or name),
         relative to the folder or to the list, and one of labels (label, class, species or category). The names of

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from semimetric.core.errors import InputError
 from semimetric.core.extras import import_extra
 from semimetric.data.collection import Collection, label_texts, skipped_lines
-from semimetric.data.columns import ColumnChoice, RawColumn, Schema, array_columns, fit_array, fit_columns
+from semimetric.data.columns import ColumnChoice, RawColumn
+from semimetric.data.readers.arrays import ARRAY_SUFFIXES, read_arrays
 from semimetric.data.readers.delimited import check_columns, find_column, listed, read_delimited
+from semimetric.data.schema import Schema, array_columns, fit_array, fit_columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,9 +24,7 @@ if TYPE_CHECKING:
 
 LABEL_COLUMNS, ID_COLUMNS = ("label", "labels", "y", "class", "target"), ("id",)
 """Usual names of the columns with labels and with names of rows, in lower case."""
-FEATURE_ARRAYS, LABEL_ARRAYS, NAME_ARRAYS = ("X", "features"), ("y", "labels", "target"), ("names", "ids")
-_ARRAY_SUFFIXES = (".npy", ".npz")
-TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", *_ARRAY_SUFFIXES)
+TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", *ARRAY_SUFFIXES)
 
 NO_VALUE = "it has no value in any column of features"
 """Why a row of a table is left out."""
@@ -62,12 +62,12 @@ class _Rows:
 
 def read_table(source: Path, label_column: str | None, id_column: str | None, choice: ColumnChoice) -> Collection:
     """Read a table, the kind of which its suffix tells; see ``read_collection``."""
-    if source.suffix.lower() in _ARRAY_SUFFIXES:
+    if source.suffix.lower() in ARRAY_SUFFIXES:
         if choice:
             raise InputError(
                 f"drop, columns and types are for columns with names, and {source} has none. Leave them out."
             )
-        matrix, labels, ids = _matrix_in(source, label_column, id_column)
+        matrix, labels, ids = read_arrays(source, label_column, id_column)
         schema = fit_array(matrix)
         return _collection(_Rows(source, range(len(matrix)), schema, *schema.encode_matrix(matrix), labels, ids))
     table = _read(source)
@@ -100,8 +100,8 @@ def read_new_table(
     label_column, id_column : columns of labels and of names, which must be there
     usual : columns of labels and of names in training, which may be there
     """
-    if source.suffix.lower() in _ARRAY_SUFFIXES:
-        matrix, labels, ids = _matrix_in(source, label_column, id_column)
+    if source.suffix.lower() in ARRAY_SUFFIXES:
+        matrix, labels, ids = read_arrays(source, label_column, id_column)
         return _collection(_Rows(source, range(len(matrix)), schema, *_encoded(schema, matrix, source), labels, ids))
     table = _read(source)
     others = [name for name in table.columns if name not in schema.names]
@@ -216,82 +216,6 @@ def _label_column(names: Sequence[str], wanted: str | None, source: Path) -> str
             "label_column, and leave the others out with --drop if they give it away."
         )
     return find_column(names, wanted, LABEL_COLUMNS, "label_column", source)
-
-
-def _arrays_in(file: BinaryIO, source: Path) -> Mapping[str, Array]:
-    """Open .npz without reading the arrays; the single array of .npy is called X."""
-    import numpy as np
-
-    try:
-        loaded = np.load(file, allow_pickle=False)
-    except Exception as error:  # a damaged file can raise almost anything
-        raise _unreadable(source, error) from error
-    return {"X": loaded} if isinstance(loaded, np.ndarray) else loaded
-
-
-def _unreadable(what: object, error: Exception) -> InputError:
-    if "Object arrays" in str(error):
-        return InputError(
-            f"{what} holds Python objects, which are never unpickled. Save numbers or text, for example "
-            "labels.astype(str), with '' where there is no label."
-        )
-    return InputError(
-        f"{what} cannot be read ({type(error).__name__}): it is damaged or was not written by NumPy. Write it again "
-        "with np.save or np.savez; pickled objects are never loaded."
-    )
-
-
-def _matrix_in(
-    source: Path, label_column: str | None, id_column: str | None
-) -> tuple[Array, Sequence[object] | None, Sequence[object] | None]:
-    """Features (N, d), labels and ids of an array file."""
-    with source.open("rb") as file:
-        arrays = _arrays_in(file, source)
-        names = list(arrays)
-        label = find_column(names, label_column, LABEL_ARRAYS, "label_column", source)
-        identifier = find_column(names, id_column, NAME_ARRAYS, "id_column", source)
-        features = _feature_array(arrays, [name for name in names if name not in (label, identifier)], source)
-        wanted = (label, identifier)
-        labels, ids = (None if name is None else _texts_of(arrays, name, len(features), source) for name in wanted)
-        return features, labels, ids
-
-
-def _array(arrays: Mapping[str, Array], name: str, source: Path) -> Array:
-    try:
-        return arrays[name]
-    except Exception as error:  # a damaged file can raise almost anything
-        raise _unreadable(f"array {name!r} of {source}", error) from error
-
-
-def _feature_array(arrays: Mapping[str, Array], names: Sequence[str], source: Path) -> Array:
-    """Return the array under a usual name, or else the only one with two dimensions."""
-    name = find_column(names, None, FEATURE_ARRAYS, "", source)
-    if name is None:
-        shapes = {name: _array(arrays, name, source).shape for name in names}
-        matrices = [name for name, shape in shapes.items() if len(shape) == 2]
-        if len(matrices) != 1:
-            raise InputError(
-                f"{source} must have an array X or features, or just one with two dimensions, but has "
-                f"{', '.join(f'{name} {shape}' for name, shape in shapes.items()) or 'none'}. Save the features as X."
-            )
-        name = matrices[0]
-    features = _array(arrays, name, source)
-    if features.ndim != 2 or features.dtype.kind not in "biuf":
-        raise InputError(
-            f"{name} of {source} must be a matrix of numbers with a row for each example, but is {features.dtype} of "
-            f"shape {features.shape}. Flatten it with X.reshape(len(X), -1), or turn it into numbers."
-        )
-    return features
-
-
-def _texts_of(arrays: Mapping[str, Array], name: str, count: int, source: Path) -> Sequence[object]:
-    values = _array(arrays, name, source)
-    if values.shape not in ((count,), (count, 1)) or values.dtype.kind not in "biufUS":
-        raise InputError(
-            f"{name} of {source} must be text or numbers, one for each of {count} rows, but is {values.dtype} of shape "
-            f"{values.shape}. Save an array of shape ({count},)."
-        )
-    return list(values.reshape(-1))
 
 
 def _collection(rows: _Rows) -> Collection:
