@@ -35,5 +35,5 @@ def test_a_table_of_mixed_types(tmp_path: Path) -> None:
     assert "takes numbers" in semimetric("export", run, "--onnx").sentence()
     lost = semimetric("predict", run, write_wine(tmp_path / "lost.csv", extra={"price": ["low"] * 178}), "-o", out)
     assert "lacks the column 'colour'" in lost.sentence()
-    bad = semimetric(*fit[:-2], tmp_path / "other", *QUICK, "--types", "f3")
+    bad = semimetric("fit", wines, "--out", tmp_path / "other", "--types", "f3")
     assert "--types must be NAME=TYPE" in bad.sentence()
