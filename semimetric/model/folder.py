@@ -7,8 +7,7 @@ backbone.safetensors  the frozen network that turns photographs into features, w
 examples.safetensors  embeddings, labels and class posteriors of the training examples
 examples.json         names of examples and classes, and the folder or table they came from
 added.safetensors     the same of examples that were added after training, where there are any
-schema.json           the columns of a table: types, categories, words, and what fills a gap
-schema.safetensors    weights of words, where there are columns of text
+schema.json           the columns of a table (``semimetric.model.schema``)
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from semimetric.core.files import sha256_of
 from semimetric.data import restore_preprocess
 from semimetric.data.photographs.images import check_photo_options
 from semimetric.data.samples import Kind
-from semimetric.data.schema import Schema
 from semimetric.encoders import rebuild_encoder
 from semimetric.encoders.photographs import PhotoTransform
 from semimetric.graph import Posteriors
 from semimetric.metric import Metric
 from semimetric.model.fitted import FittedModel, Model
+from semimetric.model.schema import read_schema, write_schema
 from semimetric.model.spec import ExampleNames, ModelSpec
 from semimetric.training import Run, choose_device, model_tensors
 from semimetric.training.optimizer import under
@@ -131,10 +130,7 @@ def write_fitted(run: Run, fitted: FittedModel) -> None:
     run.write_tensors("examples.safetensors", tensors, {"model": sha256_of(run.path / "model.safetensors")})
     classes = [value.item() if isinstance(value, np.generic) else value for value in fitted.examples.classes]
     if fitted.schema is not None:
-        run.write("schema.json", fitted.schema.as_dict())
-        arrays = {name: torch.from_numpy(array) for name, array in fitted.schema.arrays().items()}
-        if arrays:
-            run.write_tensors("schema.safetensors", arrays)
+        write_schema(run, fitted.schema)
     run.write("examples.json", dataclasses.asdict(fitted.examples) | {"classes": classes})
 
 
@@ -314,29 +310,13 @@ def _with_examples(run: Run, model: Model, spec: ModelSpec) -> FittedModel:
     examples = ExampleNames(**listed | lists)
     posteriors = Posteriors(tensors["classes"], tensors["shares"], tensors["confidence"])
     facts = _fields(run, "result.json") if run.has("result.json") else {}
-    schema = _schema(run, spec)
+    schema = read_schema(run, prod(spec.shape))
     fitted = FittedModel(model, spec, tensors["embeddings"], tensors["labels"], posteriors, examples, facts, schema)
     _check_examples(run, fitted)
     if run.has(ADDED):
         fitted = _with_added(run, fitted)
         _check_examples(run, fitted)
     return fitted
-
-
-def _schema(run: Run, spec: ModelSpec) -> Schema | None:
-    """The columns of a table; None for other runs, and for those of versions before 0.3."""
-    if not run.has("schema.json"):
-        return None
-    written = _fields(run, "schema.json", named=bool, left_out=dict, columns=list)
-    has_text = any(entry.get("type") == "text" for entry in written["columns"])
-    tensors = run.read_tensors("schema.safetensors")[0] if has_text else {}
-    schema = Schema.restore(written, {name: tensor.numpy() for name, tensor in tensors.items()})
-    if schema.width != prod(spec.shape):
-        raise RunError(
-            f"{run.path} is damaged: schema.json gives {schema.width} features, and the model takes "
-            f"{prod(spec.shape)}. Start again with another --out."
-        )
-    return schema
 
 
 def _check_examples(run: Run, fitted: FittedModel) -> None:
