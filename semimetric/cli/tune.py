@@ -43,13 +43,14 @@ from semimetric.cli.fit import (
     set_threads,
 )
 from semimetric.cli.options import Components, ConfigFile, HelpAll, with_settings
+from semimetric.pipeline.study import check_study
 from semimetric.training.progress import SECONDS_BETWEEN, Lines
 
 
 class TrialBar:
     """A progress bar over trials, with the score of the last epoch and the best so far; lines when piped."""
 
-    def __init__(self, quiet: bool, verbose: bool) -> None:
+    def __init__(self, quiet: bool = False, verbose: bool = False) -> None:
         often = inf if quiet or stderr.is_terminal else SECONDS_BETWEEN
         self._lines = Lines(lambda line: stderr.print(line, highlight=False, markup=False), often, verbose)
         self._bar = Progress(
@@ -114,7 +115,8 @@ def tune(
 ) -> None:
     """Choose settings on validation data; given ones stay fixed. An interrupted study continues."""
     job = Job(method, seed, device, given_settings(method, settings, components), out, as_json, quiet, verbose)
-    job.folder()
+    about = {"method": method, "seed": seed, "given": job.settings}
+    check_study(job.folder(), about | ({"dataset": dataset or "digits"} if data is None else {}))
     if data is None:
         refuse_for_own_data(labels, label_column, id_column, drop, columns, types, fine_tune)
         set_threads(threads)
@@ -182,15 +184,27 @@ def _study(job: Job, problem: Callable[[], Any], trials: int, *source: str) -> N
 
 
 def _told(found: dict[str, Any]) -> str:
+    """The scores with their standard errors, and whether the default settings are kept."""
     others = [
         f"{found[name]} {words}" for name, words in (("pruned", "cut short"), ("refused", "refused")) if found[name]
     ]
     trials = f"{found['trials']} trials" + (f" ({', '.join(others)})" if others else "")
+    score = f"validation score {_with_error(found['score'], found['error'])}"
     if found["start"] is None:
-        return f"best of {trials}: validation score {found['score']:.4f}"
+        return f"best of {trials}: {score}"
+    if found["best"] == found["start"]:
+        return f"no settings of {trials} beat the default ones: {score}"
+    gain = f"gain of {_with_error(found['gain'], found['gain_error'])}"
     if found["score"] == found["start"]:
-        return f"no settings of {trials} beat the default ones: validation score {found['score']:.4f}"
-    return f"best of {trials}: validation score {found['score']:.4f}, with the default settings {found['start']:.4f}"
+        return (
+            f"the default settings are kept: {score}. The best of {trials} scores {found['best']:.4f}, and a {gain} is "
+            "not beyond two standard errors. More labels would tell."
+        )
+    return f"best of {trials}: {score}, with the default settings {found['start']:.4f}: a {gain} (standard error)"
+
+
+def _with_error(value: float, error: float | None) -> str:
+    return f"{value:.4f}" + ("" if error is None else f" ± {error:.4f}")
 
 
 def flags(settings: dict[str, Any]) -> list[str]:

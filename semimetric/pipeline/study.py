@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -25,10 +25,21 @@ DIGITS = 3
 """Significant digits of a setting: what is tried is what is printed."""
 
 
+SURE = 2.0
+"""Standard errors by which settings must beat the default ones: the best of many trials is partly luck."""
+
 Report = Callable[[int, float], None]
 """Told the validation score of every epoch, from 1; it raises where the trial is hopeless."""
 
-Trial = Callable[[dict[str, Any], Report], float]
+
+class Scored(NamedTuple):
+    """A score on validation data, and ``parts``: the score without each of some groups of the data."""
+
+    score: float
+    parts: tuple[float, ...] = ()
+
+
+Trial = Callable[[dict[str, Any], Report], Scored]
 """Settings to their score on validation data."""
 
 
@@ -74,8 +85,10 @@ def run_study(
     Returns
     -------
     dict
-        ``settings`` with their validation ``score``, the score of the ``start``, and how many trials there are:
-        ``trials`` finished, of them ``complete``, ``pruned`` and ``refused``. It is in the folder's best.json, too.
+        ``settings`` with their validation ``score`` and its standard ``error``; the score of the ``start``; the
+        ``best`` score of a trial, its ``gain`` over the start and the ``gain_error``. The settings are those of the
+        start unless the gain is more than two standard errors. Then how many trials there are: ``trials`` finished, of
+        them ``complete``, ``pruned`` and ``refused``. It is in the folder's best.json, too.
     """
     if trials < 1:
         raise InputError(f"trials must be at least 1, got {trials}.")
@@ -162,7 +175,9 @@ class Study:
                 raise self._optuna.TrialPruned
 
         try:
-            self._study.tell(trial, self._problem.run(rounded(trial.params), report))
+            scored = self._problem.run(rounded(trial.params), report)
+            trial.set_user_attr("parts", scored.parts)
+            self._study.tell(trial, scored.score)
         except (self._optuna.TrialPruned, DivergedError):
             self._study.tell(trial, state=self._states.PRUNED)
         except InputError as error:
@@ -178,8 +193,10 @@ class Study:
             scores[epoch] = score
 
         ended: dict[str, Any]
+        parts: tuple[float, ...] = ()
         try:
-            ended = {"value": self._problem.run(self._problem.start, report)}
+            score, parts = self._problem.run(self._problem.start, report)
+            ended = {"value": score}
         except DivergedError:
             ended = {"state": self._states.PRUNED}
         except InputError:
@@ -190,7 +207,7 @@ class Study:
                 params=self._problem.start,
                 distributions=self._distributions,
                 intermediate_values=scores,
-                user_attrs={"start": True},
+                user_attrs={"start": True, "parts": parts},
                 **ended,
             )
         )
@@ -210,11 +227,19 @@ class Study:
             reason = f"The first was refused: {refused[0]}" if refused else "All of them diverged; give a smaller lr."
             raise InputError(f"none of {len(finished)} trials came to an end. {reason}")
         best = max(complete, key=lambda trial: trial.value)
-        start = next((trial.value for trial in complete if "start" in trial.user_attrs), None)
+        start: Any = next((trial for trial in complete if "start" in trial.user_attrs), None)
+        gain, doubt = (
+            (None, None) if start is None else (best.value - start.value, gain_error(_parts(best), _parts(start)))
+        )
+        chosen = best if gain is None or doubt is None or gain > SURE * doubt else start
         return {
-            "score": best.value,
-            "settings": best.params if "start" in best.user_attrs else rounded(best.params),
-            "start": start,
+            "score": chosen.value,
+            "error": standard_error(_parts(chosen)),
+            "settings": chosen.params if chosen is start else rounded(chosen.params),
+            "start": None if start is None else start.value,
+            "best": best.value,
+            "gain": gain,
+            "gain_error": doubt,
             "trials": len(finished),
             "complete": len(complete),
             "pruned": len(finished) - len(complete) - len(refused),
@@ -225,6 +250,55 @@ class Study:
         """Write the outcome so far, once there is one."""
         if self._complete():
             write_json(self._folder / "best.json", self._problem.about | self.outcome())
+
+
+def _parts(trial: Any) -> tuple[float, ...]:
+    return tuple(trial.user_attrs.get("parts", ()))
+
+
+def standard_error(parts: Sequence[float]) -> float | None:
+    """The jackknife's standard error of a score: ``parts`` are the scores without each of g groups of the data.
+
+    sqrt((g - 1) / g * sum_j (s_j - mean)^2), after B. Efron and C. Stein, Annals of Statistics 9, 1981. None for less
+    than two groups.
+    """
+    if len(parts) < 2:
+        return None
+    return float(np.sqrt((len(parts) - 1) * np.var(parts)))
+
+
+def gain_error(parts: Sequence[float], others: Sequence[float]) -> float | None:
+    """The standard error of the difference of two scores on the same data; None where one is not known."""
+    if len(parts) != len(others):
+        return None
+    return standard_error([one - other for one, other in zip(parts, others, strict=True)])
+
+
+def check_study(folder: Path, asked: Mapping[str, Any]) -> None:
+    """Refuse a folder that is neither free nor a study of what is ``asked``, before any data is read.
+
+    Parameters
+    ----------
+    asked : method, seed, given settings and, for a benchmark, dataset
+    """
+    if not (folder / "study.json").exists():
+        _check_free(folder)
+        return
+    found = read_json(folder / "study.json")
+    known = {name: value for name, value in found.items() if name not in ("data", "space", "given")}
+    old, new = known | found.get("given", {}), {n: v for n, v in asked.items() if n != "given"} | asked["given"]
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            flag = f"--{name.replace('_', '-')}"
+            before = f"without {flag}" if name not in old else f"with {flag} {old[name]}"
+            now = new.get(name, "none")
+            how = "Use the same settings or another folder."
+            raise RunError(f"the study in {folder} was made {before}; you asked for {now}. {how}")
+
+
+def _check_free(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder} is neither an empty folder nor a study. Choose another --out.")
 
 
 def _optuna() -> Any:
@@ -251,8 +325,7 @@ def _open_folder(folder: Path, about: dict[str, Any]) -> None:
                 "ones, or another --out."
             )
         return
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"{folder} is neither an empty folder nor a study. Choose another --out.")
+    _check_free(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(known, about)

@@ -24,7 +24,7 @@ from semimetric.pipeline.linear import GuardWarning
 from semimetric.pipeline.own import OwnData, OwnRequest
 from semimetric.pipeline.plan import Plan
 from semimetric.pipeline.resolve import resolve_benchmark, resolve_own
-from semimetric.pipeline.study import Problem, Report, Trial
+from semimetric.pipeline.study import Problem, Report, Scored, Trial
 from semimetric.training import Progress, Silent, Trainer, TrainingData
 from semimetric.training.data import data_for
 from semimetric.training.selection import validation_score
@@ -35,6 +35,9 @@ WITHHELD_SHARE = 0.15
 HIDDEN_SHARE = 1 / 3
 FEWEST_HIDDEN = 2
 """Share of the labels of each class that is hidden on own data, and the fewest: one alone has no neighbour."""
+
+GROUPS = 10
+"""Groups of the held-out labels; the score without each of them tells how uncertain it is."""
 
 Replan = Callable[..., Plan]
 """Settings to the plan that they make."""
@@ -61,9 +64,9 @@ class Judge:
     inputs: Tensor
     labels: Tensor
 
-    def score(self, encoder: nn.Module, metric: Metric) -> float:
-        """The mean of NMI and Recall@1."""
-        return score_of(metric.transform(encode(encoder, self.inputs)), self.labels)
+    def embeddings(self, encoder: nn.Module, metric: Metric) -> Tensor:
+        """Embeddings (N, l)."""
+        return metric.transform(encode(encoder, self.inputs))
 
 
 def score_of(embeddings: Tensor, labels: Tensor) -> float:
@@ -71,6 +74,16 @@ def score_of(embeddings: Tensor, labels: Tensor) -> float:
     if bool((embeddings == embeddings[0]).all()):
         return 0.0
     return validation_score(embeddings, labels)[0][0]
+
+
+def scored(embeddings: Tensor, labels: Tensor) -> Scored:
+    """The score of embeddings (N, l), and the scores without each of ten groups with a share of every class."""
+    groups = torch.empty_like(labels)
+    groups[labels.argsort(stable=True)] = torch.arange(len(labels), device=labels.device) % min(GROUPS, len(labels))
+    kept = [(groups != group).nonzero().flatten() for group in groups.unique()]
+    return Scored(
+        score_of(embeddings, labels), tuple(score_of(embeddings[rows], labels[rows]) for rows in kept if len(rows) > 1)
+    )
 
 
 def benchmark_problem(
@@ -135,11 +148,11 @@ def own_problem(request: OwnRequest, own: OwnData, device: torch.device) -> Prob
 def _linear_trial(replan: Replan, seen: FitData, labels: Tensor, rows: Tensor, device: torch.device) -> Trial:
     """A metric on the vectors themselves, learned once and scored once."""
 
-    def run(settings: dict[str, Any], report: Report) -> float:
+    def run(settings: dict[str, Any], report: Report) -> Scored:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GuardWarning)
             fitted = fit(replan(**settings), seen, device)
-        return score_of(fitted.embeddings[rows], labels[rows])
+        return scored(fitted.embeddings[rows], labels[rows])
 
     return run
 
@@ -147,14 +160,14 @@ def _linear_trial(replan: Replan, seen: FitData, labels: Tensor, rows: Tensor, d
 def _network_trial(replan: Replan, data: TrainingData, judge: Judge, device: torch.device) -> Trial:
     """Train, report the score of every epoch, and return that of the model that is kept."""
 
-    def run(settings: dict[str, Any], report: Report) -> float:
+    def run(settings: dict[str, Any], report: Report) -> Scored:
         plan, listener = replan(**settings), _Reporting(judge, report)
         trainer = listener.trainer = build_trainer(plan, data, device, listener)
         pretrain_encoder(plan, trainer)
         result = trainer.fit()
         if result.interrupted:
             raise KeyboardInterrupt
-        return judge.score(result.encoder, result.metric)
+        return scored(judge.embeddings(result.encoder, result.metric), judge.labels)
 
     return run
 
@@ -171,7 +184,8 @@ class _Reporting(Silent):
     def epoch(self, record: dict[str, Any]) -> None:
         """Score an epoch from the first on."""
         if record["epoch"]:
-            self._report(record["epoch"], self._judge.score(self.trainer.encoder, self.trainer.metric))
+            embeddings = self._judge.embeddings(self.trainer.encoder, self.trainer.metric)
+            self._report(record["epoch"], score_of(embeddings, self._judge.labels))
 
     def warn(self, message: str) -> None:
         """Say nothing: the score of a trial shows what went wrong."""

@@ -8,16 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from semimetric.core.errors import DivergedError, InputError, RunError
 from semimetric.core.space import Range, Space
-from semimetric.pipeline.study import Problem, Report, rounded
+from semimetric.pipeline.study import Problem, Report, Scored, check_study, rounded, standard_error
 from semimetric.pipeline.study import run_study as tune
 
 SPACE: Space = {"lr": Range(1e-4, 1.0, log=True), "k": Range(3, 20), "selective": (True, False)}
 START = {"lr": 0.01, "k": 10, "selective": False}
-Run = Callable[[dict[str, Any], Report], float]
+Run = Callable[[dict[str, Any], Report], Scored]
 
 
 class Tried:
@@ -27,11 +28,11 @@ class Tried:
         self.settings: list[dict[str, Any]] = []
         self._fails = fails or {}
 
-    def __call__(self, settings: dict[str, Any], report: Report) -> float:
+    def __call__(self, settings: dict[str, Any], report: Report) -> Scored:
         self.settings.append(settings)
         if len(self.settings) in self._fails:
             raise self._fails[len(self.settings)]
-        return 1.0 - abs(settings["k"] - 12) / 20
+        return Scored(1.0 - abs(settings["k"] - 12) / 20)
 
 
 def problem(run: Run, start: dict[str, Any] | None = None, **about: Any) -> Problem:
@@ -44,8 +45,12 @@ def test_the_first_trial_is_of_the_settings_in_force(tmp_path: Path) -> None:
     assert run.settings == [START]
     assert found == {
         "score": 0.9,
+        "error": None,
         "settings": START,
         "start": 0.9,
+        "best": 0.9,
+        "gain": 0.0,
+        "gain_error": None,
         "trials": 1,
         "complete": 1,
         "pruned": 0,
@@ -167,14 +172,14 @@ class Epochs:
         self.bad = bad
         self.ended: list[int] = []
 
-    def __call__(self, settings: dict[str, Any], report: Report) -> float:
+    def __call__(self, settings: dict[str, Any], report: Report) -> Scored:
         number = len(self.ended) + 1
         score = 0.0 if number == self.bad else 0.5 + number / 100
         self.ended.append(0)
         for epoch in range(1, 11):
             report(epoch, score + epoch / 1000)
             self.ended[-1] = epoch
-        return score
+        return Scored(score)
 
 
 def test_a_hopeless_trial_is_cut_short(tmp_path: Path) -> None:
@@ -226,9 +231,9 @@ def test_it_prints_nothing_and_tells_its_watcher(tmp_path: Path, capfd: pytest.C
         def epoch(self, epoch: int, score: float) -> None:
             told.append((epoch, score))
 
-    def run(settings: dict[str, Any], report: Report) -> float:
+    def run(settings: dict[str, Any], report: Report) -> Scored:
         report(1, 0.25)
-        return 0.5
+        return Scored(0.5)
 
     tune(problem(run), tmp_path / "study", 2, watcher=Watcher())
     assert told == [(1, 2, None), (1, 0.25), (2, 2, 0.5), (1, 0.25)]
@@ -248,3 +253,42 @@ def test_a_range_is_cut_to_what_there_is() -> None:
     assert Range(3, 20).up_to(2) == Range(2, 2)
     assert 20 in Range(3, 20)
     assert 21 not in Range(3, 20)
+
+
+@pytest.mark.parametrize(("noise", "kept"), [(0.01, False), (0.1, True)])
+def test_the_default_is_kept_unless_the_gain_is_beyond_its_error(noise: float, kept: bool, tmp_path: Path) -> None:
+    """Scores of 0.9 and 1.0, whose difference has a standard error of 3 times the noise."""
+
+    def run(settings: dict[str, Any], report: Report) -> Scored:
+        score, swing = (0.9, 0.0) if settings == START else (1.0, noise)
+        return Scored(score, tuple(score + swing * (-1) ** group for group in range(10)))
+
+    found = tune(problem(run), tmp_path / "study", 2)
+    assert (found["start"], found["best"]) == (0.9, 1.0)
+    assert found["gain_error"] == pytest.approx(3 * noise)
+    assert (found["settings"] == START) is kept
+    assert found["score"] == (found["start"] if kept else found["best"])
+
+
+def test_the_standard_error_of_a_mean_is_the_usual_one() -> None:
+    values = np.random.default_rng(0).normal(size=20)
+    parts = [np.delete(values, row).mean() for row in range(20)]
+    assert standard_error(parts) == pytest.approx(values.std(ddof=1) / 20**0.5)
+    assert standard_error([0.5]) is None
+
+
+def test_another_study_is_refused_before_any_work(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    asked = {"method": "lrml", "seed": 0, "given": {"epochs": 8}}
+    check_study(folder, asked)
+    tune(problem(Tried(), given={"epochs": 8}), folder, 1)
+    check_study(folder, asked)
+    sentence = r"was made with --epochs 8; you asked for 9\. Use the same settings or another folder\."
+    with pytest.raises(RunError, match=sentence):
+        check_study(folder, asked | {"given": {"epochs": 9}})
+    with pytest.raises(RunError, match=r"was made without --lr; you asked for 0\.1"):
+        check_study(folder, asked | {"given": {"epochs": 8, "lr": 0.1}})
+    with pytest.raises(RunError, match="was made with --method lrml; you asked for triplet"):
+        check_study(folder, asked | {"method": "triplet"})
+    with pytest.raises(RunError, match="neither an empty folder nor a study"):
+        check_study(tmp_path, asked)

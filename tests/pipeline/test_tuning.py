@@ -137,7 +137,7 @@ def test_a_linear_metric_learns_without_the_hidden_labels_and_is_scored_once() -
     seen = task.labels.index_fill(0, rows, -1)
     with pytest.warns(GuardWarning):
         fit = learn_metric(scaled.float().double(), seen, "lrml", k=4, graph_weight=1.0, ridge=0.1)
-    assert score == pytest.approx(score_of(fit.metric.transform(scaled)[rows], task.labels[rows]))
+    assert score.score == pytest.approx(score_of(fit.metric.transform(scaled)[rows], task.labels[rows]))
     assert reported == []
     assert (task.labels[rows] >= 0).all()
 
@@ -180,7 +180,7 @@ def test_a_network_trains_without_the_hidden_labels_as_fit_would_choose(monkeypa
     assert list(scores) == [1, 2, 3]
     assert trainer.best is not None
     if trainer.best.epoch:
-        assert kept == scores[trainer.best.epoch]
+        assert kept.score == scores[trainer.best.epoch]
 
 
 @pytest.mark.parametrize("method", [name for name in method_names() if name != "rotation"])
@@ -299,7 +299,7 @@ def semimetric(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_the_command_that_is_printed_fits_with_the_best_settings(tmp_path: Path) -> None:
     data = write_table(tmp_path / "my table.csv")
     study = tmp_path / "a study"
-    words = ["tune", data, "--label-column", "kind", "--epochs", 2, "--trials", 3, "--out", study]
+    words = ["tune", data, "--label-column", "kind", "--epochs", 2, "--trials", 3, "--quiet", "--out", study]
     done = semimetric(*words)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -363,16 +363,26 @@ def test_a_terminal_shows_which_trial_is_under_way(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({}, "best of 5 trials: validation score 0.9000, with the default settings 0.8000"),
-        ({"start": 0.9}, "no settings of 5 trials beat the default ones: validation score 0.9000"),
         (
-            {"start": None, "pruned": 1, "refused": 2},
+            {},
+            "best of 5 trials: validation score 0.9000 ± 0.0200, with the default settings 0.8000: a gain of 0.1000 ± "
+            "0.0300 (standard error)",
+        ),
+        (
+            {"score": 0.8, "gain_error": 0.06},
+            "the default settings are kept: validation score 0.8000 ± 0.0200. The best of 5 trials scores 0.9000, and a "
+            "gain of 0.1000 ± 0.0600 is not beyond two standard errors. More labels would tell.",
+        ),
+        ({"start": 0.9, "error": None}, "no settings of 5 trials beat the default ones: validation score 0.9000"),
+        (
+            {"start": None, "error": None, "pruned": 1, "refused": 2},
             "best of 5 trials (1 cut short, 2 refused): validation score 0.9000",
         ),
     ],
 )
 def test_the_outcome_in_words(changes: dict[str, Any], sentence: str) -> None:
-    found = {"trials": 5, "pruned": 0, "refused": 0, "score": 0.9, "start": 0.8}
+    found = {"trials": 5, "pruned": 0, "refused": 0, "score": 0.9, "error": 0.02, "start": 0.8, "best": 0.9}
+    found |= {"gain": 0.1, "gain_error": 0.03}
     assert command._told(found | changes) == sentence
 
 
