@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from semimetric.core.errors import DataError, InputError, SemimetricError
-from semimetric.data import Collection, find_photographs, load_dataset, read_collection
+from semimetric.data import find_photographs, load_dataset
 from semimetric.data.photographs.images import decode_image
-from semimetric.data.readers.tables import read_features
 from semimetric.model.folder import LoadedRun
 from semimetric.pipeline.benchmark import benchmark_plan
 from semimetric.pipeline.data import benchmark_data
+from semimetric.serve.embed import new_examples
 from semimetric.training import Run
 
 if TYPE_CHECKING:
@@ -59,6 +59,11 @@ class Pictures:
         """Values of black and white in ``images``."""
         assert self.images is not None
         return min(0.0, float(self.images.min())), float(self.images.max())
+
+    @property
+    def brightest(self) -> float:
+        """The value of white in ``images``; 255 for photographs."""
+        return 255.0 if self.images is None else self._range[1]
 
     def tile(self, row: int, side: int) -> Image | None:
         """The middle square of an example, as ``fit`` decodes it; None if it cannot be read or is no picture."""
@@ -137,18 +142,10 @@ def _of_own_data(loaded: LoadedRun) -> Pictures:
         if not source.is_dir():
             raise DataError(f"the folder {source} is not there any more.")
         return Pictures(len(examples.names), paths=tuple(source / name for name in examples.names))
-    table = _table(loaded, source)
+    table = new_examples(loaded, source)
     assert table.features is not None
     rows = _all_of(examples.names, {name: number for number, name in enumerate(table.names)})
     return Pictures(len(rows), features=table.features[rows], columns=table.columns)
-
-
-def _table(loaded: LoadedRun, source: Path) -> Collection:
-    """The table of a run, with the columns that it was trained on."""
-    examples = loaded.fitted.examples
-    if examples.columns and source.suffix.lower() in (".csv", ".tsv", ".parquet"):
-        return read_features(source, examples.columns, examples.id_column or None)
-    return read_collection(source, None, examples.label_column or None, examples.id_column or None)
 
 
 def _all_of(names: Sequence[str], numbers: dict[str, int]) -> list[int]:
