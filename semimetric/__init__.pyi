@@ -5,7 +5,7 @@ from semimetric.encoders import EncoderSpec as EncoderSpec, register_encoder as 
 from semimetric.estimators.linear import APIT as APIT, APLLR as APLLR, ISDML as ISDML, LRML as LRML, SERAPH as SERAPH
 from semimetric.estimators.runs import load as load, save as save
 from semimetric.estimators.semimetric import SemiMetric as SemiMetric
-from semimetric.evaluation import Judged as Judged, Trust as Trust, evaluate as evaluate, hold_back as hold_back, nmi as nmi, recall_at_k as recall_at_k, trust_report as trust_report
+from semimetric.evaluation import Judged as Judged, Trust as Trust, evaluate as evaluate, hold_back as hold_back, map_at_r as map_at_r, nmi as nmi, recall_at_k as recall_at_k, trust_report as trust_report
 from semimetric.graph import class_posteriors as class_posteriors, graph_modes as graph_modes, nearest_neighbors as nearest_neighbors, propagate_affinities as propagate_affinities, propagated_affinity_matrix as propagated_affinity_matrix
 from semimetric.losses import angular_loss as angular_loss, contrastive_loss as contrastive_loss
 from semimetric.methods import build_method as build_method, register_method as register_method

@@ -1,8 +1,9 @@
-"""``semimetric evaluate``: the test scores of a run on a benchmark."""
+"""``semimetric evaluate``: the scores of a run on labelled examples, or on the test set of its benchmark."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -14,16 +15,61 @@ from semimetric.cli.console import (
     Quiet,
     RunFolder,
     Verbose,
+    counted,
     print_json,
+    print_table,
+    say,
     showing_progress,
+    stderr,
     stdout,
 )
+from semimetric.cli.runs import IdColumn, LabelColumn, load
+from semimetric.core.errors import InputError
+from semimetric.core.files import check_output
+
+SHOWN = 10
+"""Mistakes, and pairs of confused classes, that the terminal shows; --json and --out have all."""
+
+WIDEST_CONFUSION = 12
+"""Classes, at most, whose confusion the terminal shows as a table."""
+
+SCORES = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "recall@1": "Recall@1",
+    "recall@2": "Recall@2",
+    "recall@4": "Recall@4",
+    "recall@8": "Recall@8",
+    "map@r": "MAP@R",
+    "nmi": "NMI",
+    "calibration_error": "calibration error",
+}
+INPUTS = {"vectors": "columns", "images": "pixels"}
+FILES = ("scores.json", "confusion.csv", "mistakes.csv", "confusion.png", "confusion.svg")
 
 
 def evaluate(
     run: RunFolder,
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Labelled examples: a folder with a sub-folder for each class, or a table with a column of labels. "
+            "Without them: the test set of the run's benchmark.",
+            show_default=False,
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="CSV file with the labels of photographs, columns path and label.")
+    ] = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help=f"Folder for {', '.join(FILES)}; made if it is not there.")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace files in --out.")] = False,
     components: Annotated[
-        int | None, typer.Option(help="Keep this many dimensions of the metric, those of its largest eigenvalues.")
+        int | None,
+        typer.Option(help="Benchmark: keep this many dimensions of the metric, those of its largest eigenvalues."),
     ] = None,
     device: Device = "auto",
     no_cache: NoCache = False,
@@ -32,12 +78,114 @@ def evaluate(
     verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
-    """Score the best model of a run on the test set of its dataset."""
-    from semimetric.pipeline.benchmark import evaluate_run
-    from semimetric.reporting.tables import score_table
+    """Score a run on labelled examples, beside its inputs alone, or on the test set of its benchmark."""
+    if data is None:
+        if labels or label_column or id_column or out:
+            raise InputError("--labels, --label-column, --id-column and --out need DATA. Name labelled examples.")
+        from semimetric.pipeline.benchmark import evaluate_run
+
+        with showing_progress(quiet=quiet, verbose=verbose) as progress:
+            outcome = evaluate_run(run, data_dir, device, components, progress)
+        _print_benchmark(outcome, as_json)
+        return
+    if components is not None or data_dir is not None:
+        raise InputError("--components and --data-dir are for the test set of a benchmark. Leave them or DATA out.")
+    _check_folder(out, replace)
+    from semimetric.serve.embed import new_examples
+    from semimetric.serve.evaluate import evaluate_collection
 
     with showing_progress(quiet=quiet, verbose=verbose) as progress:
-        outcome = evaluate_run(run, data_dir, device, components, progress)
+        loaded = load(run, device)
+        examples = new_examples(loaded, data, label_column, id_column, progress, labels)
+        found = evaluate_collection(loaded, examples, progress)
+    written = [] if out is None else _write(found, out)
+    if as_json:
+        print_json(found.as_dict() | {"files": [str(path) for path in written]})
+        return
+    _print_evaluation(found, _titles(loaded.fitted.spec))
+    for path in written:
+        say(f"written: {path}")
+
+
+def _check_folder(out: Path | None, replace: bool) -> None:
+    """Refuse a folder for the outputs that cannot be made, or that has one of them."""
+    if out is None:
+        return
+    if not out.is_dir():
+        check_output(out)
+        return
+    for name in FILES:
+        check_output(out / name, replace=replace)
+
+
+def _write(found: Any, out: Path) -> list[Path]:
+    """Write the scores, the confusion and the mistakes; pictures where the extra ``figures`` is installed."""
+    from importlib.util import find_spec
+
+    from semimetric.core.files import write_json
+    from semimetric.serve.embed import write_table
+
+    out.mkdir(exist_ok=True)
+    write_json(out / "scores.json", found.as_dict())
+    rows = [[true, *counts] for true, counts in zip(found.classes, found.confusion.tolist(), strict=True)]
+    write_table(out / "confusion.csv", ["class", *found.predicted], rows)
+    mistakes = [
+        [line.name, line.label, line.predicted, round(line.probability, 6), round(line.label_probability, 6)]
+        for line in found.mistakes
+    ]
+    header = ["name", "label", "predicted", "probability", "label_probability"]
+    write_table(out / "mistakes.csv", header, mistakes)
+    written = [out / name for name in FILES[:3]]
+    if find_spec("matplotlib") is None:
+        stderr.print("no picture of the confusion: it needs pip install 'semimetric[figures]'", markup=False)
+        return written
+    from semimetric.reporting.canvas import write_figure
+    from semimetric.reporting.confusion import confusion_figure
+
+    figure = confusion_figure(found.confusion, found.classes, found.predicted)
+    return written + write_figure(figure, out / "confusion")
+
+
+def _titles(spec: Any) -> dict[str, str]:
+    """What the judges are called in the table."""
+    inputs = "frozen features" if spec.backbone else INPUTS.get(spec.kind, "pixels")
+    return {"run": "run", "inputs": f"{inputs} alone", "logistic": "logistic regression"}
+
+
+def _print_evaluation(found: Any, titles: dict[str, str]) -> None:
+    judges = list(found.scores)
+    rows = [(title, *(_percent(found.scores[judge].get(name)) for judge in judges)) for name, title in SCORES.items()]
+    print_table(("per cent", *(titles[judge] for judge in judges)), rows)
+    say(f"{counted(found.examples, 'labelled example')} of {len(found.classes)} classes")
+    for note in found.notes:
+        say(f"note: {note}")
+    _print_confusion(found)
+    if found.mistakes:
+        shown = ((line.name, line.label, line.predicted, f"{line.probability:.2f}") for line in found.mistakes[:SHOWN])
+        print_table(("worst mistakes", "class", "predicted", "probability"), shown)
+
+
+def _print_confusion(found: Any) -> None:
+    """All counts of a few classes; of many, the pairs that are confused most."""
+    if max(found.confusion.shape) <= WIDEST_CONFUSION:
+        rows = [
+            (true, *(str(count) if count else "." for count in counts))
+            for true, counts in zip(found.classes, found.confusion.tolist(), strict=True)
+        ]
+        print_table(("class \\ predicted", *found.predicted), rows)
+        return
+    pairs = [(true, named, str(count)) for true, named, count in found.confusions()[:SHOWN]]
+    if pairs:
+        print_table(("confused: class", "predicted", "examples"), pairs)
+
+
+def _percent(score: float | None) -> str:
+    return "" if score is None else f"{100 * score:.1f}"
+
+
+def _print_benchmark(outcome: dict[str, Any], as_json: bool) -> None:
+    from semimetric.reporting.tables import score_table
+
     if as_json:
         print_json(outcome)
         return

@@ -21,13 +21,14 @@ from semimetric.core.errors import DataError, InputError
 from semimetric.data.labels import UNLABELLED, as_array, is_labelled, number_labels
 from semimetric.data.samples import Samples, images, is_paths, photographs, vectors
 from semimetric.encoders.photographs import PhotoTransform
-from semimetric.model.fitted import FittedModel
+from semimetric.model.fitted import FittedModel, input_rows, scaled_vectors
 from semimetric.model.spec import ExampleNames
 from semimetric.pipeline.data import FitData
 from semimetric.pipeline.descriptors import photo_transform
 from semimetric.pipeline.fit import fit
 from semimetric.pipeline.plan import Plan
 from semimetric.reporting.notebook import small_map
+from semimetric.serve.evaluate import Evaluation, evaluate_examples
 from semimetric.training import Progress, Silent
 
 Array = NDArray[Any]
@@ -161,11 +162,41 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
         named: Array = self.classes_[shares.argmax(1)]
         return named
 
+    def evaluate(self, X: Any, y: Any, names: Any = None) -> Evaluation:
+        """All scores on examples ``X`` with labels ``y``, beside what the inputs alone can do.
+
+        Parameters
+        ----------
+        X : examples of the kind that was fitted
+        y : (M,) labels; -1, NaN, None and "" mean unlabelled
+        names : (M,) names of the examples, for the list of mistakes; by default their numbers
+
+        Returns
+        -------
+        Evaluation
+            Accuracy, retrieval and calibration; confusion; mistakes. ``semimetric evaluate`` prints the same.
+        """
+        check_is_fitted(self)
+        samples = self._samples(X, reset=False)
+        self._check_kind(samples)
+        known = self._labelled(y)
+        check_consistent_length(samples.values, known)
+        labels = [label if there else None for label, there in zip(as_array(y).tolist(), known, strict=True)]
+        names = [str(name) for name in (range(len(samples)) if names is None else names)]
+        check_consistent_length(samples.values, names)
+        model = self.fitted_.model
+        scaled = scaled_vectors(model.preprocess, read_samples(samples, model.transform, model.device))
+        return evaluate_examples(self.fitted_, model.embed_scaled(scaled), input_rows(scaled), labels, names)
+
+    def _labelled(self, y: Any) -> Array:
+        """Which entries (M,) of ``y`` have a label; all of them if -1 is a class."""
+        binary = self.classes_.dtype.kind in "iuf" and UNLABELLED in self.classes_
+        return np.ones(len(y), dtype=bool) if binary else is_labelled(y)
+
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy of ``predict`` on the examples that have a label."""
         check_is_fitted(self)
-        binary = self.classes_.dtype.kind in "iuf" and UNLABELLED in self.classes_
-        known = np.ones(len(y), dtype=bool) if binary else is_labelled(y)
+        known = self._labelled(y)
         if not known.any():
             raise InputError("y holds no label to score by. Give labels of some examples.")
         named = self.predict(X)

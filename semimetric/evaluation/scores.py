@@ -1,10 +1,11 @@
-"""Recall@K and NMI as the metric-learning literature reports them, as fractions in [0, 1]."""
+"""Recall@K, MAP@R and NMI as the metric-learning literature reports them, as fractions in [0, 1]."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from semimetric.core.arrays import check_features, check_labels
@@ -45,6 +46,42 @@ def recall_at_k(embeddings: Any, labels: Any, ks: Sequence[int] = RECALLS) -> di
     neighbors = nearest_neighbors(points, max(ks))
     hits = classes[neighbors] == classes[:, None]
     return {k: float(hits[:, :k].any(1).double().mean()) for k in ks}
+
+
+def map_at_r(embeddings: Any, labels: Any) -> float:
+    """Mean average precision at R: precision at each rank k <= R that is a hit, summed over k and divided by R.
+
+    R is the number of other examples of the query's class. Examples that are alone in their class are no queries.
+
+    Parameters
+    ----------
+    embeddings, labels : array-like
+        As for ``recall_at_k``.
+
+    Returns
+    -------
+    float
+        MAP@R in [0, 1].
+
+    References
+    ----------
+    Musgrave, Belongie, Lim: A metric learning reality check. ECCV 2020.
+
+    Examples
+    --------
+    >>> map_at_r([[0.0], [0.1], [0.3], [5.0], [5.1]], [0, 0, 1, 1, 1])
+    0.8
+    """
+    points, classes = _check_scored(embeddings, labels)
+    _, numbers, counts = classes.unique(return_inverse=True, return_counts=True)
+    others = counts[numbers] - 1
+    if int(others.max()) == 0:
+        raise InputError("labels must have a class with at least 2 examples, and each has one. Pass more examples.")
+    hits = classes[nearest_neighbors(points, int(others.max()))] == classes[:, None]
+    ranks = torch.arange(1, hits.shape[1] + 1, device=hits.device)
+    precision = hits.cumsum(1).double() / ranks
+    gained = (precision * (hits & (ranks <= others[:, None]))).sum(1)
+    return float((gained / others.clamp_min(1))[others > 0].mean())
 
 
 def nmi(embeddings: Any, labels: Any, n_clusters: int | None = None, seed: int = 0) -> float:

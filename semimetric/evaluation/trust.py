@@ -172,7 +172,7 @@ def trust_report(judged: Judged, confidence_all: Any) -> Trust:
     everyone = _check_shares(confidence_all, "confidence_all")
     levels = tuple(_level(level, right[confidence >= level], everyone >= level) for level in LEVELS)
     low, high = levels[0].low, levels[0].high
-    return Trust(_mean(right), low, high, len(right), levels, _calibration_error(right, probability))
+    return Trust(_mean(right), low, high, len(right), levels, calibration_error(right, probability))
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:
@@ -264,8 +264,11 @@ def _level(level: float, right: Tensor, covered: Tensor) -> TrustLevel:
     return TrustLevel(level, _mean(covered), total, count, accuracy, *wilson_interval(count, total))
 
 
-def _calibration_error(right: Tensor, probability: Tensor) -> float:
-    """Expected calibration error: sum_b n_b / n |accuracy_b - mean probability_b| over bins b of probability."""
+def calibration_error(right: Tensor, probability: Tensor) -> float:
+    """Expected calibration error of n predictions: which are ``right`` (n,), and their ``probability`` (n,).
+
+    It is sum_b n_b / n |accuracy_b - mean probability_b| over ten bins b of probability.
+    """
     bins = (probability * BINS).long().clamp_max(BINS - 1)
     gaps = torch.zeros(BINS, dtype=torch.float64).index_add_(0, bins, right.double() - probability)
     return float(gaps.abs().sum()) / len(right)

@@ -29,6 +29,9 @@ GRAPH_NEIGHBORS = 10
 NEAREST_SHARE = 1e-3
 """Share of the mean squared distance that is added to each: it bounds the weight of the nearest examples."""
 
+WIDEST_INPUT = 1 << 14
+"""Numbers in an example, at most, for a run to keep the inputs of labelled examples."""
+
 LARGEST_ARRAY = 1 << 24
 """Numbers in the largest array of a prediction."""
 
@@ -38,6 +41,12 @@ def scaled_vectors(preprocess: Preprocess, inputs: Tensor) -> Tensor:
     if inputs.ndim == 2 and isinstance(preprocess, Identity):
         return inputs
     return apply_in_chunks(preprocess, inputs)
+
+
+def input_rows(scaled: Tensor) -> Tensor | None:
+    """Scaled inputs (N, ...) as rows (N, d) in float32, on the CPU; None if a row is wider than ``WIDEST_INPUT``."""
+    rows = scaled.flatten(1)
+    return rows.float().cpu() if rows.shape[1] <= WIDEST_INPUT else None
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,8 @@ class FittedModel:
     examples : names of examples and classes
     facts : what is known of the training, as in ``result.json``
     schema : how the columns of a table become inputs
+    labelled_inputs : (n, d) float32, what the encoder gets of the n labelled examples, in a row each
+        None if that is more than ``WIDEST_INPUT`` numbers an example, or if an older version wrote the run.
     """
 
     model: Model
@@ -99,6 +110,7 @@ class FittedModel:
     examples: ExampleNames = field(default_factory=ExampleNames)
     facts: dict[str, Any] = field(default_factory=dict)
     schema: Schema | None = None
+    labelled_inputs: Tensor | None = None
 
     @cached_property
     def index(self) -> ExactIndex:

@@ -4,7 +4,7 @@ Beside what training writes (``semimetric.training.run``):
 
 model.json            what the model is built of: kind of inputs, preprocessing, encoder, backbone
 backbone.safetensors  the frozen network that turns photographs into features, where there is one
-examples.safetensors  embeddings, labels and class posteriors of the training examples
+examples.safetensors  embeddings, labels and class posteriors of the training examples; inputs of the labelled ones
 examples.json         names of examples and classes, and the folder or table they came from
 added.safetensors     the same of examples that were added after training, where there are any
 schema.json           the columns of a table (``semimetric.model.schema``)
@@ -127,6 +127,8 @@ def write_fitted(run: Run, fitted: FittedModel) -> None:
         "shares": found.shares,
         "confidence": found.confidence,
     }
+    if fitted.labelled_inputs is not None:
+        tensors["labelled_inputs"] = fitted.labelled_inputs
     run.write_tensors("examples.safetensors", tensors, {"model": sha256_of(run.path / "model.safetensors")})
     classes = [value.item() if isinstance(value, np.generic) else value for value in fitted.examples.classes]
     if fitted.schema is not None:
@@ -311,8 +313,13 @@ def _with_examples(run: Run, model: Model, spec: ModelSpec) -> FittedModel:
     posteriors = Posteriors(tensors["classes"], tensors["shares"], tensors["confidence"])
     facts = _fields(run, "result.json") if run.has("result.json") else {}
     schema = read_schema(run, prod(spec.shape))
-    fitted = FittedModel(model, spec, tensors["embeddings"], tensors["labels"], posteriors, examples, facts, schema)
+    inputs = tensors.get("labelled_inputs")
+    found = (tensors["embeddings"], tensors["labels"], posteriors)
+    fitted = FittedModel(model, spec, *found, examples, facts, schema, inputs)
     _check_examples(run, fitted)
+    if inputs is not None:
+        labelled = int((fitted.labels >= 0).sum())
+        _check_shapes(run, {"labelled_inputs": (inputs, (labelled, prod(spec.inputs)))})
     if run.has(ADDED):
         fitted = _with_added(run, fitted)
         _check_examples(run, fitted)
@@ -330,6 +337,10 @@ def _check_examples(run: Run, fitted: FittedModel) -> None:
         "shares": (found.shares, (count, classes)),
         "confidence": (found.confidence, (count,)),
     }
+    _check_shapes(run, shapes)
+
+
+def _check_shapes(run: Run, shapes: dict[str, tuple[Tensor, tuple[int, ...]]]) -> None:
     for name, (tensor, shape) in shapes.items():
         if tuple(tensor.shape) != shape:
             raise RunError(

@@ -84,7 +84,11 @@ def benchmark_plan(run: Run) -> Plan:
         }
         return Plan.from_dict(config, config.get("version", "unknown"))
     if config.get("kind") != "benchmark":
-        raise InputError(f"{run.path} is of data of your own, which has no test set. Use 'semimetric predict'.")
+        raise InputError(
+            f"{run.path} is of data of your own, which has no test set. Name labelled examples to score it on, a "
+            "folder with a sub-folder for each class or a table with a column of labels: semimetric evaluate "
+            f"{run.path} DATA"
+        )
     return Plan.from_dict(config.get("plan", {}), config.get("version", "unknown"))
 
 

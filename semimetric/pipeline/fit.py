@@ -19,7 +19,7 @@ from semimetric.evaluation import evaluate
 from semimetric.graph import Posteriors
 from semimetric.methods import METHODS
 from semimetric.metric import Metric
-from semimetric.model.fitted import FittedModel, Model, on_cpu, posteriors_of, scaled_vectors, with_labels
+from semimetric.model.fitted import FittedModel, Model, input_rows, on_cpu, posteriors_of, scaled_vectors, with_labels
 from semimetric.model.folder import write_fitted, write_start
 from semimetric.model.spec import ExampleNames, ModelSpec
 from semimetric.pipeline.data import FitData
@@ -143,7 +143,9 @@ def _fit_metric(plan: Plan, data: FitData, progress: Progress | None) -> FittedM
     facts = _common_facts(plan, found.metric, "cpu") | {"guards": list(found.guards)}
     posteriors = posteriors_of(embeddings, data.labels)
     names = _names(data, posteriors)
-    return FittedModel(model, model_spec(plan, data), embeddings, data.labels, posteriors, names, facts)
+    inputs = input_rows(scaled[data.labels >= 0])
+    found = (embeddings, data.labels, posteriors, names, facts)
+    return FittedModel(model, model_spec(plan, data), *found, labelled_inputs=inputs)
 
 
 def _fit_network(
@@ -169,7 +171,10 @@ def _fit_network(
     model = Model(ready.preprocess.to(device), result.encoder.eval(), result.metric, data.transform)
     embeddings = model.embed_scaled(ready.training.inputs if exact is None else exact)
     posteriors = _posteriors(trainer, embeddings, data.labels)
-    return FittedModel(model, spec, embeddings, data.labels, posteriors, _names(data, posteriors), facts), trainer.run
+    names = _names(data, posteriors)
+    inputs = None if plan.dataset else input_rows(ready.training.inputs[ready.training.labels >= 0])
+    found = (embeddings, data.labels, posteriors, names, facts)
+    return FittedModel(model, spec, *found, labelled_inputs=inputs), trainer.run
 
 
 def _posteriors(trainer: Trainer, embeddings: Tensor, labels: Tensor) -> Posteriors:

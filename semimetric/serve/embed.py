@@ -34,6 +34,7 @@ from semimetric.data import Collection, read_collection
 from semimetric.data.readers.tables import TABLE_SUFFIXES, read_new_table
 from semimetric.data.samples import Kind
 from semimetric.data.schema import Schema
+from semimetric.model.fitted import input_rows, scaled_vectors
 from semimetric.model.folder import LoadedRun
 from semimetric.pipeline.data import digest_of, read_inputs, subset
 from semimetric.training import Progress, Silent
@@ -54,11 +55,15 @@ WANTED = {
 
 @dataclass(frozen=True)
 class Embedded:
-    """Names (n,) and embeddings (n, l) of the examples that could be read, and reasons for the others."""
+    """Names (n,) and embeddings (n, l) of the examples that could be read, and reasons for the others.
+
+    ``inputs`` (n, d) are their scaled inputs as rows, where a step asks for them.
+    """
 
     names: tuple[str, ...]
     embeddings: Tensor
     skipped: dict[str, str]
+    inputs: Tensor | None = None
 
 
 def new_examples(
@@ -67,15 +72,17 @@ def new_examples(
     label_column: str | None = None,
     id_column: str | None = None,
     progress: Progress | None = None,
+    labels: Path | None = None,
 ) -> Collection:
     """New examples for a run, from a folder or table; of a table, the columns that the run was trained on.
 
-    ``progress`` is told what is odd about the columns.
+    ``progress`` is told what is odd about the columns. ``labels`` is a list of labels for a folder, as
+    ``read_collection`` takes it.
     """
     if source.is_dir() or source.suffix.lower() in TABLE_SUFFIXES:
         check_kind(loaded, "photographs" if source.is_dir() else "vectors")
     if source.is_dir() or source.suffix.lower() not in TABLE_SUFFIXES or not source.is_file():
-        return check_fits(loaded, read_collection(source, label_column=label_column, id_column=id_column))
+        return check_fits(loaded, read_collection(source, labels, label_column, id_column))
     known = loaded.fitted.examples
     usual = (known.label_column, known.id_column)
     found = read_new_table(source, schema_of(loaded), label_column, id_column, usual)
@@ -133,7 +140,8 @@ def embed_some(loaded: LoadedRun, collection: Collection, rows: range, progress:
     kept, inputs = read_inputs(part, model.transform, model.device)
     if len(kept) == 0:
         return Embedded((), torch.empty(0, model.metric.factor.shape[1]).double(), kept.skipped)
-    return Embedded(kept.names, model.embed(inputs), kept.skipped)
+    scaled = scaled_vectors(model.preprocess, inputs)
+    return Embedded(kept.names, model.embed_scaled(scaled), kept.skipped, input_rows(scaled))
 
 
 def embed_to(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semimetric.core.errors import InputError
-from semimetric.evaluation import evaluate, nmi, recall_at_k
+from semimetric.evaluation import evaluate, map_at_r, nmi, recall_at_k
 
 
 @given(st.integers(0, 10_000))
@@ -24,6 +24,28 @@ def test_recall_equals_a_naive_loop(seed: int) -> None:
             order = sorted((j for j in range(30) if j != i), key=lambda j: float((points[i] - points[j]).norm()))
             hits += any(labels[j] == labels[i] for j in order[:k])
         assert found[k] == pytest.approx(hits / 30)
+
+
+@given(st.integers(0, 10_000))
+@draws(25)
+def test_map_at_r_equals_a_naive_loop(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.randn(20, 3, generator=generator, dtype=torch.float64)
+    labels = torch.randint(4, (20,), generator=generator)
+    labels[0] = 9  # alone in its class: no query
+    precisions = []
+    for i in range(20):
+        order = sorted((j for j in range(20) if j != i), key=lambda j: float((points[i] - points[j]).norm()))
+        hits = [bool(labels[j] == labels[i]) for j in order]
+        if sum(hits):
+            gained = (sum(hits[: rank + 1]) / (rank + 1) for rank in range(sum(hits)) if hits[rank])
+            precisions.append(sum(gained) / sum(hits))
+    assert map_at_r(points, labels) == pytest.approx(np.mean(precisions))
+
+
+def test_map_at_r_needs_a_class_of_two() -> None:
+    with pytest.raises(InputError, match="at least 2 examples"):
+        map_at_r([[0.0], [1.0]], [0, 1])
 
 
 def test_perfect_embedding_scores_one_and_a_random_one_does_not() -> None:
