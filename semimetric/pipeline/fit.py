@@ -144,8 +144,8 @@ def _fit_metric(plan: Plan, data: FitData, progress: Progress | None) -> FittedM
     posteriors = posteriors_of(embeddings, data.labels)
     names = _names(data, posteriors)
     inputs = input_rows(scaled[data.labels >= 0])
-    found = (embeddings, data.labels, posteriors, names, facts)
-    return FittedModel(model, model_spec(plan, data), *found, labelled_inputs=inputs)
+    learned = (embeddings, data.labels, posteriors, names, facts)
+    return FittedModel(model, model_spec(plan, data), *learned, labelled_inputs=inputs)
 
 
 def _fit_network(
