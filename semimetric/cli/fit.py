@@ -56,6 +56,14 @@ Types = Annotated[
         rich_help_panel="Own data",
     ),
 ]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Refuse labels that look like mistakes: names spelt alike, one photograph in two classes, and the like.",
+        rich_help_panel="Own data",
+    ),
+]
 FineTune = Annotated[
     bool, typer.Option("--fine-tune", help="Train the pretrained network itself.", rich_help_panel="Own data")
 ]
@@ -107,6 +115,7 @@ def fit(
     drop: Drop = None,
     columns: Columns = None,
     types: Types = None,
+    strict: Strict = False,
     fine_tune: FineTune = False,
     components: Components = None,
     seed: Annotated[int, typer.Option(help="Seed of split, weights, partitions and batches.")] = 0,
@@ -130,11 +139,11 @@ def fit(
     if data is not None:
         refuse_for_benchmarks(job.settings, dataset=dataset, preset=preset != "default", data_dir=data_dir)
         named = (label_column, id_column)
-        collection = read_own_data(data, labels, *named, drop, columns, types)
+        collection = read_own_data(data, labels, *named, drop, columns, types, strict)
         set_threads(threads)
         _fit_own(job, collection, data, named, fine_tune, resume, show_settings)
     else:
-        refuse_for_own_data(labels, label_column, id_column, drop, columns, types, fine_tune)
+        refuse_for_own_data(labels, label_column, id_column, drop, columns, types, strict, fine_tune)
         set_threads(threads)
         _fit_benchmark(job, dataset or "digits", preset, data_dir, resume, show_settings)
 
@@ -157,8 +166,8 @@ def refuse_for_own_data(*given: object) -> None:
     """Refuse options that mean nothing for a benchmark."""
     if any(given):
         raise InputError(
-            "--labels, --label-column, --id-column, --drop, --columns, --types and --fine-tune are for data of your "
-            "own. Name its folder or table, or leave them out."
+            "--labels, --label-column, --id-column, --drop, --columns, --types, --strict and --fine-tune are for data "
+            "of your own. Name its folder or table, or leave them out."
         )
 
 
@@ -182,10 +191,12 @@ def read_own_data(
     drop: list[str] | None,
     columns: list[str] | None,
     types: list[str] | None,
+    strict: bool,
 ) -> Any:
-    """The collection in a folder or table; the name of a benchmark is no such thing."""
+    """The collection in a folder or table, with doubts about its labels; the name of a benchmark is no such thing."""
     from semimetric.data.benchmarks.registry import dataset_names
     from semimetric.data.columns import ColumnChoice
+    from semimetric.data.doubts import with_doubts
     from semimetric.data.readers.read import read_collection
 
     if str(data) in dataset_names() and not data.exists():
@@ -194,9 +205,8 @@ def read_own_data(
     if any(not name for name, _ in pairs):
         raise InputError(f"--types must be NAME=TYPE, with numeric, categorical or text, got {', '.join(types or ())}.")
     kinds: Any = {name.strip(): kind.strip() for name, kind in pairs}
-    return read_collection(
-        data, labels, label_column, id_column, ColumnChoice(_names_in(drop), _names_in(columns), kinds)
-    )
+    choice = ColumnChoice(_names_in(drop), _names_in(columns), kinds)
+    return with_doubts(read_collection(data, labels, label_column, id_column, choice), strict)
 
 
 def _names_in(given: list[str] | None) -> tuple[str, ...]:

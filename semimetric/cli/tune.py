@@ -34,6 +34,7 @@ from semimetric.cli.fit import (
     Labels,
     Method,
     OwnSource,
+    Strict,
     Threads,
     Types,
     given_settings,
@@ -99,6 +100,7 @@ def tune(
     drop: Drop = None,
     columns: Columns = None,
     types: Types = None,
+    strict: Strict = False,
     fine_tune: FineTune = False,
     components: Components = None,
     seed: Annotated[int, typer.Option(help="Seed of the study, and of every trial.")] = 0,
@@ -118,13 +120,13 @@ def tune(
     about = {"method": method, "seed": seed, "given": job.settings}
     check_study(job.folder(), about | ({"dataset": dataset or "digits"} if data is None else {}))
     if data is None:
-        refuse_for_own_data(labels, label_column, id_column, drop, columns, types, fine_tune)
+        refuse_for_own_data(labels, label_column, id_column, drop, columns, types, strict, fine_tune)
         set_threads(threads)
         _tune_benchmark(job, dataset or "digits", data_dir, trials)
     else:
         refuse_for_benchmarks(job.settings, dataset=dataset, data_dir=data_dir)
         options: dict[str, Any] = {"labels": labels, "label_column": label_column, "id_column": id_column}
-        collection = read_own_data(data, labels, label_column, id_column, drop, columns, types)
+        collection = read_own_data(data, labels, label_column, id_column, drop, columns, types, strict)
         lists = {"drop": drop, "columns": columns, "types": types}
         options |= {name: ",".join(given) for name, given in lists.items() if given}
         set_threads(threads)

@@ -48,6 +48,10 @@ class Collection:
         How the columns of a table became features.
     order : tuple of str
         Names of all rows of a table, those that were left out included.
+    empty : tuple of str
+        Folders of classes without a photograph.
+    doubts : tuple of str
+        Sentences on labels that look like mistakes; ``semimetric.data.doubts`` finds them.
     """
 
     names: tuple[str, ...]
@@ -59,6 +63,8 @@ class Collection:
     notes: tuple[str, ...] = ()
     schema: Schema | None = None
     order: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         given = {"labels": self.labels, "paths": self.paths, "features": self.features}
@@ -95,6 +101,7 @@ class Collection:
             "classes": counts,
             "skipped": dict(self.skipped),
             "notes": list(self.notes),
+            "doubts": list(self.doubts),
         }
 
     def summary(self) -> str:
@@ -105,7 +112,7 @@ class Collection:
         lines = [f"{kind}{width}: {found['labelled']} labelled, {found['unlabelled']} unlabelled."]
         if found["classes"]:
             lines.append(_class_sizes(found["classes"]))
-        return "\n".join([*lines, *self.notes, *skipped_lines(self.skipped)])
+        return "\n".join([*lines, *self.notes, *self.doubts, *skipped_lines(self.skipped)])
 
 
 def _counted(count: int, what: str) -> str:
@@ -148,13 +155,18 @@ def tidy(text: str) -> str:
 
 
 def label_texts(values: Iterable[object]) -> list[str | None]:
-    """Write a column of labels as text; empty, -1, NaN and <NA> are none; if all are whole numbers "1.0" is "1"."""
-    texts = ["" if value is None else _text(value) for value in values]
+    """Write a column of labels as text; where ``is_no_label`` it is none; if all are whole numbers "1.0" is "1"."""
+    texts = raw_texts(values)
     found = [None if is_no_label(text) else text for text in texts]
     whole = {text: match[1] for text in set(found) if text and (match := _WHOLE_NUMBER.fullmatch(text))}
     if any(text is not None and text not in whole for text in found):
         return found
     return [None if text is None else whole[text] for text in found]
+
+
+def raw_texts(values: Iterable[object]) -> list[str]:
+    """Labels as tidy text, whatever they mean; empty for None."""
+    return ["" if value is None else _text(value) for value in values]
 
 
 def _text(value: object) -> str:

@@ -112,8 +112,13 @@ class Column(ABC):
 
     @property
     @abstractmethod
+    def features(self) -> list[str]:
+        """Names of the features, without that of gaps."""
+
+    @property
     def width(self) -> int:
         """Features, without that of gaps."""
+        return len(self.features)
 
     @abstractmethod
     def encode(self, raw: RawColumn) -> Array:
@@ -163,9 +168,9 @@ class NumericColumn(Column):
         return not self.gaps and (self.centre, self.spread) == (0.0, 1.0)
 
     @property
-    def width(self) -> int:
-        """One."""
-        return 1
+    def features(self) -> list[str]:
+        """One, of the same name."""
+        return [self.name]
 
     def encode(self, raw: RawColumn) -> Array:
         """Scaled numbers (N, 1)."""
@@ -206,9 +211,9 @@ class CategoricalColumn(Column):
         return cls(name, "" in raw.texts, kept, len(kept) < len(counts))
 
     @property
-    def width(self) -> int:
+    def features(self) -> list[str]:
         """Categories, and one more for others."""
-        return len(self.categories) + self.other
+        return [f"{self.name}: {text}" for text in (*self.categories, *(["others"] if self.other else []))]
 
     def encode(self, raw: RawColumn) -> Array:
         """One 1 in each row, or none where the value is missing or cannot be placed."""
@@ -277,9 +282,9 @@ class TextColumn(Column):
         return found
 
     @property
-    def width(self) -> int:
+    def features(self) -> list[str]:
         """Components."""
-        return len(self.components)
+        return [f"{self.name} {place + 1}" for place in range(len(self.components))]
 
     def encode(self, raw: RawColumn) -> Array:
         """Projected weights; 0 for a text without a known word."""

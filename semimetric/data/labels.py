@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,7 +14,8 @@ if TYPE_CHECKING:
 
 UNLABELLED = -1
 _MISSING = ("", "nan", "<na>", "na", "n/a", "#n/a", "null", "none", "?", "-")  # as programs and people write a gap
-_NO_LABEL = ("", "-1", "-1.0", "nan", "<na>")  # the last two as NumPy and pandas write a missing value
+_UNTOLD = ("", "-1", "-1.0", "nan", "<na>", "unlabelled", "unlabeled")  # no label, and nobody takes it for a class
+_NO_LABEL = {*_MISSING, *_UNTOLD, "unknown", "unsorted", "tbd", "todo"}
 
 
 class LabelWarning(UserWarning):
@@ -25,16 +28,23 @@ def is_missing(text: str) -> bool:
 
 
 def is_no_label(text: str) -> bool:
-    """Whether the text of a label means that there is none; upper and lower case are the same."""
-    return text.lower() in _NO_LABEL
+    """Whether the text of a label, or the name of a folder, means that there is no label; case does not count."""
+    return text.strip().lower() in _NO_LABEL
+
+
+def placeholder_notes(texts: Iterable[str]) -> list[str]:
+    """A sentence on labels that count as none, although they look like the name of a class."""
+    found = Counter(text.strip() for text in texts if is_no_label(text) and text.strip().lower() not in _UNTOLD)
+    told = ", ".join(f"{text!r} ({count})" for text, count in found.most_common())
+    return [f"counted as unlabelled, by their label: {told}. Rename a class that is meant."] if found else []
 
 
 def number_labels(y: Any) -> tuple[NDArray[Any], Tensor]:
     """The classes in ascending order, and for every entry of ``y`` (N,) the number of its class, -1 for none.
 
-    An entry without a label is -1 or NaN; among texts also None, "", "-1", "nan" and pandas's missing value. If -1 and
-    1 are the only values, they are taken for the two classes of a binary problem, with a warning: a single class would
-    teach nothing.
+    An entry without a label is -1 or NaN; among texts also None and whatever ``is_no_label`` says, such as "" and, with
+    a warning, "unknown" or "?". If -1 and 1 are the only values, they are taken for the two classes of a binary
+    problem, with a warning: a single class would teach nothing.
 
     Parameters
     ----------
@@ -56,6 +66,9 @@ def number_labels(y: Any) -> tuple[NDArray[Any], Tensor]:
             stacklevel=4,
         )
         known = np.ones(len(values), dtype=bool)
+    if values.dtype.kind in "OU":
+        for note in placeholder_notes(value for value in values.tolist() if isinstance(value, str)):
+            warnings.warn(note, LabelWarning, stacklevel=4)
     numbers = np.full(len(values), UNLABELLED, dtype=np.int64)
     named = values[known]
     if named.dtype == object and not all(isinstance(value, int | float | np.number) for value in named):

@@ -60,6 +60,12 @@ class Schema:
         return tuple(column.name for column in self.columns) if self.named else ()
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features; none of an array's."""
+        named = ([*c.features, *([f"{c.name} missing"] if c.gaps else [])] for c in self.columns if self.named)
+        return tuple(name for names in named for name in names)
+
+    @property
     def encodes(self) -> bool:
         """Whether features are something else than the numbers of the table."""
         return not all(isinstance(column, NumericColumn) and column.is_plain for column in self.columns)

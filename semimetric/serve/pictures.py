@@ -144,8 +144,9 @@ def _of_own_data(loaded: LoadedRun) -> Pictures:
         return Pictures(len(examples.names), paths=tuple(source / name for name in examples.names))
     table = new_examples(loaded, source)
     assert table.features is not None
+    columns = () if table.schema is None else table.schema.features
     rows = _all_of(examples.names, {name: number for number, name in enumerate(table.names)})
-    return Pictures(len(rows), features=table.features[rows], columns=table.columns)
+    return Pictures(len(rows), features=table.features[rows], columns=columns)
 
 
 def _all_of(names: Sequence[str], numbers: dict[str, int]) -> list[int]:

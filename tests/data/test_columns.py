@@ -85,6 +85,10 @@ def test_features_have_one_scale(tmp_path: Path) -> None:
     np.testing.assert_allclose(features[:, 0], scaled, rtol=1e-5)
     assert features[:, 1].tolist() == gaps.astype(float).tolist()
     np.testing.assert_allclose(features[:, 2].std(), 1, rtol=1e-5)
+    names = schema_of(read(tmp_path, columns)).features
+    assert names[:3] == ("age", "age missing", "weight")
+    assert {*names[3:7]} == {"colour: red", "colour: blue", "colour: green", "colour missing"}
+    assert names[7:9] == ("comment 1", "comment 2")
     hot, missing = features[:, 3:6], features[:, 6]
     assert (hot.sum(1) + missing == 1).all()
     np.testing.assert_allclose(features[:, 7:].std(0).max(), 1, rtol=1e-5)

@@ -37,7 +37,7 @@ NAN = float("nan")
         ([5, -1, 3, 5], [3, 5], [1, -1, 0, 1]),
         ([-1, -1], [], [-1, -1]),
         ([0.0, NAN, 2.0, -1.0], [0.0, 2.0], [0, -1, 1, -1]),
-        (["cat", "", "ant", "-1", "None"], ["None", "ant", "cat"], [2, -1, 1, -1, 0]),
+        (["cat", "", "ant", "-1", "Unlabelled"], ["ant", "cat"], [1, -1, 0, -1, -1]),
         (["cat", "nan", "ant", "NaN", "<NA>"], ["ant", "cat"], [1, -1, 0, -1, -1]),
         (np.array(["b", None, "a", NAN, Missing(), -1], dtype=object), ["a", "b"], [1, -1, 0, -1, -1, -1]),
         (np.array([2, None, 1, -1], dtype=object), [1, 2], [1, -1, 0, -1]),
@@ -72,6 +72,13 @@ def test_minus_one_and_one_are_the_classes_of_a_binary_problem() -> None:
     assert not is_binary(["-1", "1"])
 
 
+def test_placeholders_are_no_class_and_told() -> None:
+    with pytest.warns(LabelWarning, match=r"unlabelled, by their label: 'unknown' \(2\), '\?' \(1\). Rename"):
+        classes, numbers = number_labels(["cat", "unknown", "dog", "unknown", "?", ""])
+    assert classes.tolist() == ["cat", "dog"]
+    assert numbers.tolist() == [0, -1, 1, -1, -1, -1]
+
+
 def test_targets_of_regression_are_refused() -> None:
     with pytest.raises(ValueError, match="continuous"):
         number_labels([0.5, 1.5, -1])
@@ -88,6 +95,8 @@ def test_which_entries_have_a_label() -> None:
     assert is_labelled(np.array(["a", "", None, 7, -1], dtype=object)).tolist() == [True, False, False, True, False]
 
 
-@pytest.mark.parametrize("cell", ["", "-1", "-1.0", "nan", "NaN", "NAN", "<NA>", "<na>", "unknown", "?", "0", "None"])
+@pytest.mark.parametrize(
+    "cell", ["", "-1", "nan", "NaN", "<NA>", "unknown", "Unknown ", "?", "0", "None", "n/a", "TBD", "misc", "other"]
+)
 def test_a_cell_of_a_table_and_an_entry_of_an_array_mean_the_same(cell: str) -> None:
     assert (label_texts([cell, "cat"])[0] is not None) == bool(is_labelled([cell, "cat"])[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import os
 import stat
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from semimetric.core.errors import InputError
 from semimetric.data.collection import Collection, NaturalKey, label_texts, natural_key, skipped_lines, tidy
+from semimetric.data.labels import is_no_label, placeholder_notes
 from semimetric.data.readers.delimited import find_column, listed, read_delimited
 
 IMAGE_SUFFIXES = (
@@ -22,7 +24,6 @@ IMAGE_SUFFIXES = (
 PATH_COLUMNS, LABEL_COLUMNS = ("path", "file", "filename", "image", "name"), ("label", "class", "species", "category")
 """Usual names of the columns with paths and with labels in a list of labels; the first that is there counts."""
 
-_UNLABELLED_FOLDERS = ("unlabelled", "unlabeled", "-1")
 _CLUTTER = ("thumbs.db", "desktop.ini", "__macosx")
 
 FileId = tuple[int, int]
@@ -54,11 +55,12 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Listing:
-    """A list of labels: for each row its number, its path as written, and its label."""
+    """A list of labels: for each row its number, its path as written, and its label; and sentences on the labels."""
 
     source: Path
     rows: tuple[tuple[int, str, str | None], ...]
     skipped: dict[str, str]
+    notes: tuple[str, ...]
 
 
 def read_photo_folder(folder: Path, labels: Path | None, label_column: str | None, id_column: str | None) -> Collection:
@@ -71,8 +73,19 @@ def read_photo_folder(folder: Path, labels: Path | None, label_column: str | Non
     listing = None if labels is None else _read_listing(labels, label_column, id_column)
     skipped: dict[str, str] = {}
     files = _images_among(_files_in(folder, listing is None, skipped), skipped)
-    found = {identity: place.label for identity, place in files.items()}
-    return _collection(folder, files, _listed_labels(listing, folder, files, skipped) if listing else found, skipped)
+    if listing is not None:
+        known = _listed_labels(listing, folder, files, skipped)
+        return dataclasses.replace(_collection(folder, files, known, skipped), notes=listing.notes)
+    tops = [place.parts[0][1] for place in files.values() if len(place.parts) > 1]
+    found = _collection(folder, files, {identity: place.label for identity, place in files.items()}, skipped)
+    return dataclasses.replace(found, notes=tuple(placeholder_notes(tops)), empty=_empty_folders(folder, {*tops}))
+
+
+def _empty_folders(root: Path, used: set[str]) -> tuple[str, ...]:
+    """The folders of classes that hold no image."""
+    places = _contents(_Place((), root), True, set(), {})
+    empty = (place.name for place in places if place.label is not None and place.name not in used)
+    return tuple(sorted(empty, key=natural_key))
 
 
 def _files_in(root: Path, folders_are_classes: bool, skipped: dict[str, str]) -> Iterator[_Place]:
@@ -117,7 +130,7 @@ def _shown(name: str) -> str:
 
 def _class_of(folder: str) -> str | None:
     label = tidy(_shown(folder))
-    return None if label.lower() in ("", *_UNLABELLED_FOLDERS) else label
+    return None if is_no_label(label) else label
 
 
 def _identity(status: os.stat_result) -> FileId:
@@ -161,7 +174,7 @@ def _read_listing(source: Path, label_column: str | None, id_column: str | None)
     paths = _needed_column(names, id_column, PATH_COLUMNS, "id_column", "paths", source)
     labels = _needed_column(names, label_column, LABEL_COLUMNS, "label_column", "labels", source)
     rows = zip(table.numbers, table.columns[paths], label_texts(table.columns[labels]), strict=True)
-    return _Listing(source, tuple(rows), table.skipped)
+    return _Listing(source, tuple(rows), table.skipped, tuple(placeholder_notes(table.columns[labels])))
 
 
 def _needed_column(

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from semimetric.core.errors import InputError
 from semimetric.core.extras import import_extra
-from semimetric.data.collection import Collection, label_texts, skipped_lines
+from semimetric.data.collection import Collection, label_texts, raw_texts, skipped_lines
 from semimetric.data.columns import ColumnChoice, RawColumn
+from semimetric.data.labels import placeholder_notes
 from semimetric.data.readers.arrays import ARRAY_SUFFIXES, read_arrays
 from semimetric.data.readers.delimited import check_columns, find_column, listed, read_delimited
 from semimetric.data.schema import Schema, array_columns, fit_array, fit_columns
@@ -242,7 +243,7 @@ def _collection(rows: _Rows) -> Collection:
         torch.from_numpy(rows.features if len(kept) == len(names) else rows.features[kept]),
         rows.schema.names,
         skipped,
-        tuple(rows.notes),
+        (*placeholder_notes(raw_texts(rows.labels or ())), *rows.notes),
         rows.schema,
         _order(rows, names),
     )
