@@ -157,10 +157,10 @@ def _own_values(method: str, material: Material, examples: int, linear: bool) ->
 def _fitting_training(
     training: TrainingSettings, material: Material, labels: Tensor, given: Mapping[str, Any]
 ) -> TrainingSettings:
-    """The training with a selection that the labels allow, and with steps enough for images."""
+    """The training with a selection that the labels allow, and with steps enough to train a network on images."""
     if "selection" not in given and training.selection == "labels" and not selectable(labels):
         training = dataclasses.replace(training, selection="last")
-    if material != "vectors" and "passes" not in given:
+    if material in ("images", "pretrained") and "passes" not in given:
         steps = training.passes * max(1, len(labels) // training.batch_size)
         training = dataclasses.replace(training, passes=training.passes * max(1, ceil(FEWEST_STEPS / steps)))
     return training

@@ -252,7 +252,8 @@ def test_defaults_give_way_to_small_data_and_changes_do_not() -> None:
 
 def test_an_epoch_on_images_has_steps_enough() -> None:
     assert planned("instance", "images").training.passes == 8
-    assert planned("instance", "descriptors", torch.zeros(256 * 4)).training.passes == 2
+    assert planned("instance", "images", torch.zeros(256 * 4)).training.passes == 2
+    assert planned("instance", "descriptors", torch.zeros(256 * 4)).training.passes == 1
     assert planned("instance", "images", torch.zeros(256 * 20)).training.passes == 1
     assert planned("instance", "images", passes=3).training.passes == 3
     assert planned("instance", "vectors").training.passes == 1
