@@ -85,9 +85,9 @@ def show_warning(
     stderr.print(marked("warning:", "yellow", str(message)))
 
 
-def counted(count: int, what: str) -> str:
-    """A number of things: 1 example, 2 examples."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
+def counted(count: int, what: str, many: str = "") -> str:
+    """A number of things: 1 example, 2 examples; ``many`` is the plural of what takes more than an s."""
+    return f"{count} {what if count == 1 else many or what + 's'}"
 
 
 def print_json(value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -327,7 +328,7 @@ def print_outcome(outcome: dict[str, Any]) -> None:
     say(
         f"{outcome['method']}: {examples} examples in {outcome['components']} dimensions, {took}run in {outcome['run']}"
     )
-    say(f"next: semimetric search {outcome['run']} QUERY, or predict, embed, suggest, index, export")
+    say(f"next: semimetric search {shlex.quote(outcome['run'])} QUERY, or predict, embed, suggest, index, export")
 
 
 def _print_scores(outcome: dict[str, Any]) -> None:

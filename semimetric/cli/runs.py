@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,12 +52,23 @@ def _same_command() -> str:
 
 def search(
     run: RunFolder,
-    queries: Annotated[list[Path], typer.Argument(help="Photographs, folders of them, or tables.", show_default=False)],
+    queries: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Photographs, folders of them, tables, or names of examples of the run.", show_default=False
+        ),
+    ],
     k: Annotated[int, typer.Option("-k", min=1, help="How many training examples to find for each query.")] = 8,
     index: Annotated[
         str | None, typer.Option(help="Index made by 'semimetric index'; without it all examples are compared.")
     ] = None,
     collection: MilvusCollection = "semimetric",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="CSV file for all hits; without it they are printed.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most queries whose hits are printed.")] = 10,
+    replace: Replace = False,
+    raw: Raw = False,
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     device: Device = "auto",
@@ -67,18 +79,26 @@ def search(
 ) -> None:
     """Find the training examples that are most similar to queries."""
     from semimetric.search import check_place
-    from semimetric.serve.search import search_run
+    from semimetric.serve.embed import check_suffix
+    from semimetric.serve.search import search_run, write_hits
 
     if index is not None:
         check_place(index, "--index", existing=True)
+    if out is not None:
+        check_suffix(out, (".csv",))
+        check_output(out, queries, replace)
     with showing_progress(quiet=quiet, verbose=verbose) as progress:
         loaded = load(run, device)
         found, skipped = search_run(loaded, queries, k, index, collection, (label_column, id_column), progress)
+        if out is not None:
+            write_hits(out, found, raw)
     if as_json:
-        print_json({"hits": found, "skipped": skipped})
+        print_json({"hits": found, "skipped": skipped} if out is None else {"out": str(out), "skipped": skipped})
         return
-    for name, lines in found.items():
-        _print_hits(name, lines)
+    if out is not None:
+        say(f"hits of {counted(len(found), 'query', 'queries')} written to {out}")
+    else:
+        _print_queries(found, limit)
     print_skipped(skipped)
 
 
@@ -201,7 +221,8 @@ def index(
     if as_json:
         print_json({"examples": count, "to": to})
         return
-    say(f"{count} examples are in {to}; search them with: semimetric search {run} QUERY --index {to}")
+    command = shlex.join(["semimetric", "search", str(run), "QUERY", "--index", to])
+    say(f"{count} examples are in {to}; search them with: {command}")
 
 
 def export(
@@ -252,6 +273,15 @@ def print_skipped(skipped: dict[str, str]) -> None:
         say(f"skipped {visible(name)}: {visible(reason)}")
     if len(skipped) > SHOWN:
         say(f"and {len(skipped) - SHOWN} more; --json names all")
+
+
+def _print_queries(found: dict[str, list[dict[str, Any]]], limit: int) -> None:
+    """A table of hits for each of the first queries, and how to see the others."""
+    for name in list(found)[:limit]:
+        _print_hits(name, found[name])
+    if len(found) > limit:
+        more = counted(len(found) - limit, "more query", "more queries")
+        say(f"{more}: --out FILE.csv writes the hits of all, --limit {len(found)} prints them")
 
 
 def _print_hits(name: str, lines: list[dict[str, Any]]) -> None:

@@ -1,8 +1,8 @@
-"""The training examples of a run that are nearest to queries: photographs, folders of them, or tables."""
+"""The training examples of a run that are nearest to queries: photographs, folders, tables, or examples of the run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from semimetric.data.readers.tables import TABLE_SUFFIXES
 from semimetric.model.fitted import FittedModel
 from semimetric.model.folder import LoadedRun
 from semimetric.search import Hits, search_run_index
-from semimetric.serve.embed import Embedded, check_fits, embed_chunks, new_examples, together
+from semimetric.serve.embed import Embedded, check_fits, embed_chunks, new_examples, together, write_table
 from semimetric.training.progress import Progress
 
 REASONS = 3
@@ -33,19 +33,34 @@ def search_run(
 
     Parameters
     ----------
-    queries : photographs, folders of them, or tables
+    queries : photographs, folders of them, tables, or names of examples of the run, which do not find themselves
     index : place of an index of the run; without one all examples are compared
     collection : name of the collection in Milvus
     columns : columns of labels and of names in a table
     """
     sources = list(dict.fromkeys(queries))
-    read = [(source, _examples_of(loaded, source, *columns, progress)) for source in sources]
-    asked = together([piece for pair in read for piece in _embedded(loaded, *pair, len(read) > 1, progress)], {})
+    own = _own_rows(loaded.fitted, sources)
+    read = [(source, _examples_of(loaded, source, *columns, progress)) for source in sources if source not in own]
+    pieces = [piece for pair in read for piece in _embedded(loaded, *pair, len(sources) > 1, progress)]
+    known = [Embedded((str(name),), loaded.fitted.embeddings[[row]], {}) for name, row in own.items()]
+    asked = together([*known, *pieces], {})
     if not asked.names:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in list(asked.skipped.items())[:REASONS])
         raise InputError(f"no query can be read. {reasons}.")
-    hits = search_run_index(index, loaded.fitted.embeddings, asked.embeddings, k, collection)
-    return {name: _listed(loaded.fitted, hits, row) for row, name in enumerate(asked.names)}, asked.skipped
+    hits = search_run_index(index, loaded.fitted.embeddings, asked.embeddings, k + bool(own), collection)
+    listed = (_listed(loaded.fitted, hits, row) for row in range(len(asked.names)))
+    themselves = {str(name) for name in own}
+    others = (
+        [line for line in lines if name not in themselves or line["name"] != name]
+        for name, lines in zip(asked.names, listed, strict=True)
+    )
+    return {name: lines[:k] for name, lines in zip(asked.names, others, strict=True)}, asked.skipped
+
+
+def _own_rows(fitted: FittedModel, queries: Sequence[Path]) -> dict[Path, int]:
+    """Rows of the queries that are no files but names of examples of the run."""
+    rows = {name: row for row, name in enumerate(fitted.examples.names)}
+    return {query: rows[str(query)] for query in queries if str(query) in rows and not query.exists()}
 
 
 def _examples_of(
@@ -83,3 +98,14 @@ def _listed(fitted: FittedModel, hits: Hits, row: int) -> list[dict[str, Any]]:
         }
         for number, distance in zip(hits.rows[row].tolist(), hits.distances[row].tolist(), strict=True)
     ]
+
+
+def write_hits(out: Path, found: Mapping[str, Sequence[Mapping[str, Any]]], raw: bool = False) -> None:
+    """Write the hits of all queries to a CSV file, one row each; ``raw`` as in ``write_table``."""
+    columns = ("name", "distance", "label", "labelled", "confidence")
+    rows = (
+        [query, rank, *("" if line[column] is None else line[column] for column in columns)]
+        for query, lines in found.items()
+        for rank, line in enumerate(lines, 1)
+    )
+    write_table(out, ["query", "rank", *columns], rows, raw)

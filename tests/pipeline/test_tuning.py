@@ -370,8 +370,8 @@ def test_a_terminal_shows_which_trial_is_under_way(monkeypatch: pytest.MonkeyPat
         ),
         (
             {"score": 0.8, "gain_error": 0.06},
-            "the default settings are kept: validation score 0.8000 ± 0.0200. The best of 5 trials scores 0.9000, and a "
-            "gain of 0.1000 ± 0.0600 is not beyond two standard errors. More labels would tell.",
+            "the default settings are kept: validation score 0.8000 ± 0.0200. The best of 5 trials scores 0.9000, and "
+            "a gain of 0.1000 ± 0.0600 is not beyond two standard errors. More labels would tell.",
         ),
         ({"start": 0.9, "error": None}, "no settings of 5 trials beat the default ones: validation score 0.9000"),
         (

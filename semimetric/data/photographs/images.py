@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from semimetric.core.checks import check_choice
 from semimetric.core.errors import DataError, InputError
+from semimetric.data.photographs.heic import HEIC_SUFFIXES, NEEDS_EXTRA, reads_heic, teach_pillow_heic
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,6 +78,10 @@ def open_image(path: Path, side: int) -> ImageFile:
 
     with _explained(), warnings.catch_warnings(action="ignore"):
         _check_file(path)
+        if path.suffix.lower() in HEIC_SUFFIXES:
+            if not reads_heic():
+                raise Undecodable(NEEDS_EXTRA)
+            teach_pillow_heic()
         image = Image.open(path)
         try:
             if math.prod(image.size) > (Image.MAX_IMAGE_PIXELS or math.inf):
@@ -138,7 +143,7 @@ def decode_into(target: Pixels, image: ImageFile, fit: Fit) -> None:
 
     with _explained(), image:
         image.load()
-        upright = _turned(_as_rgb(image), _orientation(image.info.get("exif", b"")))
+        upright = _turned(_as_rgb(image), _orientation(image.info.get("exif") or b""))
         kept = (min(upright.size),) * 2 if fit == "crop" else upright.size
         left, top = (upright.width - kept[0]) / 2, (upright.height - kept[1]) / 2
         box = (left, top, left + kept[0], top + kept[1])

@@ -14,11 +14,13 @@ from pathlib import Path
 from semimetric.core.errors import InputError
 from semimetric.data.collection import Collection, NaturalKey, label_texts, natural_key, skipped_lines, tidy
 from semimetric.data.labels import is_no_label, placeholder_notes
+from semimetric.data.photographs.heic import HEIC_SUFFIXES, NEEDS_EXTRA, reads_heic
 from semimetric.data.readers.delimited import find_column, listed, read_delimited
 
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".jfif", ".png", ".webp", ".gif", ".bmp"),
     *(".tif", ".tiff", ".avif", ".jp2", ".ppm", ".pgm"),
+    *HEIC_SUFFIXES,
 )
 """How the names of image files end, in lower case."""
 PATH_COLUMNS, LABEL_COLUMNS = ("path", "file", "filename", "image", "name"), ("label", "class", "species", "category")
@@ -140,10 +142,13 @@ def _identity(status: os.stat_result) -> FileId:
 def _images_among(files: Iterable[_Place], skipped: dict[str, str]) -> dict[FileId, _Place]:
     """Keep each image once, under its first name, as far as can be told without opening it."""
     found: dict[FileId, _Place] = {}
+    unread = () if reads_heic() else HEIC_SUFFIXES
     for place in sorted(files, key=lambda place: place.precedence):
         try:
             if place.path.suffix.lower() not in IMAGE_SUFFIXES:
                 raise _Unfit("it is not an image by its name")
+            if place.path.suffix.lower() in unread:
+                raise _Unfit(NEEDS_EXTRA)
             first = found.setdefault(_readable(place.path), place)
             if first is not place:
                 raise _Unfit(f"it is the same file as {first.name}")
