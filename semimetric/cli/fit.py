@@ -307,6 +307,11 @@ def print_outcome(outcome: dict[str, Any]) -> None:
     """Scores of a benchmark, how far to trust pseudo-labels, and what to do next."""
     if "final" in outcome:
         _print_scores(outcome)
+    if outcome.get("frozen_share"):
+        say(
+            f"distance: {outcome['frozen_share']:.0%} frozen features, {1 - outcome['frozen_share']:.0%} learned, so "
+            "that search among classes without labels stays as good as with the frozen network"
+        )
     if outcome.get("trust"):
         say(f"Pseudo-labels after epoch {outcome['trust']['epoch']}: {outcome['trust']['sentence']}")
     if outcome["guards"]:

@@ -21,6 +21,14 @@ def unit_features(outputs: Tensor) -> Tensor:
     return torch.where(blank, 0.0, outputs / lengths)
 
 
+def blended(frozen: Tensor, learned: Tensor, share: float) -> Tensor:
+    """Embeddings (N, d + l) of unit length, of frozen features (N, d) and learned ones (N, l).
+
+    A squared distance is ``share`` times that of the unit frozen features and 1 - ``share`` times that of the learned.
+    """
+    return torch.cat([share**0.5 * unit_features(frozen), (1 - share) ** 0.5 * unit_features(learned)], 1)
+
+
 def features_of(encoder: nn.Module, inputs: Tensor, precision: str = "float32") -> Tensor:
     """Unit features (n, d) of one batch; in ``bfloat16`` the encoder alone computes in half precision."""
     if precision != "bfloat16":

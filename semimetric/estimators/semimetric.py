@@ -40,6 +40,9 @@ class SemiMetric(MetricEstimator):
         Side of photographs in pixels; by default 224 for a pretrained network, else 64 on a GPU and 32 on a CPU.
     preprocess : str
         Scaling of the inputs; "auto" standardises columns or channels.
+    frozen_share : float, optional
+        Share of a frozen network's own features in squared distances; by default 0.5, with ``n_components`` 0. It
+        keeps search among classes without labels as good as with the frozen network.
     epochs : int, optional
         Epochs of training; by default the method's own.
     settings : dict, optional
@@ -76,6 +79,7 @@ class SemiMetric(MetricEstimator):
         fine_tune: bool = False,
         side: int | None = None,
         preprocess: Any = "auto",
+        frozen_share: float | None = None,
         epochs: int | None = None,
         settings: dict[str, Any] | None = None,
         device: str = "auto",
@@ -89,6 +93,7 @@ class SemiMetric(MetricEstimator):
         self.fine_tune = fine_tune
         self.side = side
         self.preprocess = preprocess
+        self.frozen_share = frozen_share
         self.epochs = epochs
         self.settings = settings
         self.device = device
@@ -104,6 +109,7 @@ class SemiMetric(MetricEstimator):
         for name in {*OF_OWN_NETWORK} & {*given}:
             raise InputError(f"settings holds {name!r}, a parameter of SemiMetric itself. Pass SemiMetric({name}=...).")
         asked = {"encoder": self.encoder, "weights": self.weights, "side": self.side, "preprocess": self.preprocess}
+        asked["frozen_share"] = self.frozen_share
         given |= asked | ({} if self.epochs is None else {"epochs": self.epochs})
         if self.n_components is not None:
             given["components"] = _checked_width(self.n_components)

@@ -17,6 +17,7 @@ from semimetric.data import Preprocess, apply_in_chunks
 from semimetric.data.preprocess import Identity
 from semimetric.data.schema import Schema
 from semimetric.encoders import encode
+from semimetric.encoders.features import blended
 from semimetric.encoders.photographs import PhotoTransform
 from semimetric.graph import PRIOR, Posteriors, class_posteriors, nearest_neighbors
 from semimetric.metric import Metric
@@ -51,12 +52,22 @@ def input_rows(scaled: Tensor) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Model:
-    """From inputs to embeddings: preprocessing, encoder and metric. Without an encoder the metric is of the inputs."""
+    """From inputs to embeddings: preprocessing, encoder and metric. Without an encoder the metric is of the inputs.
+
+    With a ``frozen_share`` the scaled inputs, features of a frozen network, have that share in squared distances.
+    """
 
     preprocess: Preprocess
     encoder: nn.Module | None
     metric: Metric
     transform: PhotoTransform | None = None
+    frozen_share: float = 0.0
+
+    @property
+    def width(self) -> int:
+        """Dimensions of an embedding; an encoder of frozen features keeps their number."""
+        features, learned = self.metric.factor.shape
+        return learned + (features if self.frozen_share else 0)
 
     @property
     def device(self) -> torch.device:
@@ -82,7 +93,10 @@ class Model:
             features = encode(self._precise_encoder, scaled.double())
         else:
             features = encode(self.encoder, scaled)
-        return self.metric.transform(features).cpu().double()
+        learned = self.metric.transform(features)
+        if self.frozen_share:
+            learned = blended(scaled.to(learned), learned, self.frozen_share)
+        return learned.cpu().double()
 
 
 @dataclass(frozen=True)
@@ -117,6 +131,14 @@ class FittedModel:
         """The training examples, for search."""
         return ExactIndex(self.embeddings)
 
+    @cached_property
+    def _learned_index(self) -> ExactIndex:
+        return ExactIndex(self._learned(self.embeddings))
+
+    def _learned(self, embeddings: Tensor) -> Tensor:
+        """The learned part of embeddings: frozen features help to find new classes, but not to name known ones."""
+        return embeddings[:, self.model.width - self.model.metric.factor.shape[1] :]
+
     def nearest(self, queries: Tensor, k: int) -> Hits:
         """The ``k`` training examples nearest to each of the embeddings ``queries`` (Q, l)."""
         return self.index.search(queries, k)
@@ -143,7 +165,7 @@ class FittedModel:
 
     def _neighbors(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Rows (Q, k) of the nearest training examples, and their weights, which sum to 1."""
-        hits = self.nearest(queries, k)
+        hits = self._learned_index.search(self._learned(queries), k)
         squares = hits.distances.double().square()
         softened = squares + NEAREST_SHARE * squares.mean(1, keepdim=True)
         weights = torch.where(softened > 0, 1.0 / torch.where(softened > 0, softened, 1.0), 1.0)

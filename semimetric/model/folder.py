@@ -200,6 +200,7 @@ def read_model(run: Run, spec: ModelSpec, device: torch.device, encoder: nn.Modu
             restore_preprocess(spec.preprocess, scaling).to(device),
             _encoder(run, spec, tensors, encoder, device),
             Metric(tensors["metric.factor"]).to(device),
+            frozen_share=spec.frozen_share,
         )
         with _fitting(run, "model.safetensors"):
             model.embed(torch.zeros(1, *spec.inputs))
@@ -233,7 +234,7 @@ def _misfit(run: Run, error: Exception) -> RunError:
 
 def _spec(run: Run) -> ModelSpec:
     texts = dict.fromkeys(("kind", "preprocess", "encoder", "module", "backbone", "fit"), str)
-    fields = _fields(run, "model.json", shape=list, inputs=list, side=int, **texts)
+    fields = _fields(run, "model.json", shape=list, inputs=list, side=int, frozen_share=float, **texts)
     with _explaining(run):
         spec = ModelSpec(**fields | {name: tuple(fields[name]) for name in ("shape", "inputs")})
         check_choice(spec.kind, get_args(Kind), "kind")
@@ -331,7 +332,7 @@ def _check_examples(run: Run, fitted: FittedModel) -> None:
     count, classes = len(fitted.examples.names), len(fitted.examples.classes)
     found = fitted.posteriors
     shapes = {
-        "embeddings": (fitted.embeddings, (count, fitted.model.metric.factor.shape[1])),
+        "embeddings": (fitted.embeddings, (count, fitted.model.width)),
         "labels": (fitted.labels, (count,)),
         "classes": (found.classes, (classes,)),
         "shares": (found.shares, (count, classes)),

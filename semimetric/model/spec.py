@@ -23,6 +23,7 @@ class ModelSpec:
     module : class of the user's own module
     backbone : frozen network that turns photographs into features
     side, fit : the square to which photographs are brought
+    frozen_share : share of the backbone's own features in squared distances
     """
 
     kind: Kind
@@ -34,6 +35,7 @@ class ModelSpec:
     backbone: str = ""
     side: int = 0
     fit: Fit = "crop"
+    frozen_share: float = 0.0
 
 
 @dataclass(frozen=True)

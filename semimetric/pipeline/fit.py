@@ -168,8 +168,10 @@ def _fit_network(
         progress.stage("scoring the test set")
         final = score(result.encoder, result.metric, ready.test_inputs, ready.test_labels)
         facts |= {"dataset": plan.dataset, "initial": initial, "final": final}
-    model = Model(ready.preprocess.to(device), result.encoder.eval(), result.metric, data.transform)
+    share = plan.network.frozen_share
+    model = Model(ready.preprocess.to(device), result.encoder.eval(), result.metric, data.transform, share)
     embeddings = model.embed_scaled(ready.training.inputs if exact is None else exact)
+    facts |= {"components": model.width} | ({"frozen_share": share} if share else {})
     posteriors = _posteriors(trainer, embeddings, data.labels)
     names = _names(data, posteriors)
     inputs = None if plan.dataset else input_rows(ready.training.inputs[ready.training.labels >= 0])
@@ -218,7 +220,18 @@ def model_spec(plan: Plan, data: FitData) -> ModelSpec:
     encoder, module = (network.encoder, "") if plan.module is None else ("", network.encoder)
     side = 0 if data.transform is None else data.transform.side
     backbone = network.backbone if side else ""
-    return ModelSpec(data.kind, data.shape, inputs, network.preprocess, encoder, module, backbone, side, network.fit)
+    return ModelSpec(
+        data.kind,
+        data.shape,
+        inputs,
+        network.preprocess,
+        encoder,
+        module,
+        backbone,
+        side,
+        network.fit,
+        network.frozen_share,
+    )
 
 
 def _common_facts(plan: Plan, metric: Metric, device: str) -> dict[str, Any]:

@@ -24,18 +24,22 @@ from semimetric.pipeline.plan import Material, NetworkSettings
 SCRATCH_SIDE = {"cpu": 32, "cuda": 64}
 """Side of photographs for a network that is trained from scratch."""
 
+FROZEN_SHARE = 0.5
+"""Share of a frozen network's own features in distances: search among classes without labels then loses nothing."""
+
 SMALLEST_FOR_RESIDUAL, SMALLEST_FOR_CONVOLUTIONS = 16, 8
 
 
 @dataclass(frozen=True)
 class NetworkRequest:
-    """What the user says about the network; "auto", None and 0 leave it to the data."""
+    """What the user says about the network; "auto", None and side 0 leave it to the data."""
 
     encoder: str | nn.Module = "auto"
     weights: Path | None = None
     fine_tune: bool = False
     side: int = 0
     preprocess: PreprocessName | Literal["auto"] = "auto"
+    frozen_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,9 @@ def choose_network(
     if request.side and kind != "photographs":
         raise InputError(f"side is for photographs, got {request.side} for {kind}. Leave it out.")
     choice = _choose(kind, shape, method, request, device)
+    usual = FROZEN_SHARE if choice.settings.backbone else 0.0
+    share = usual if request.frozen_share is None else request.frozen_share
+    choice = dataclasses.replace(choice, settings=dataclasses.replace(choice.settings, frozen_share=share))
     return choice if request.preprocess == "auto" else _scaled(choice, request.preprocess)
 
 

@@ -53,6 +53,10 @@ class NetworkSettings:
     backbone: str = setting("", "Frozen pretrained network; its features are the inputs of the encoder.")
     weights: str = setting("", "File with the weights of the pretrained network; 'random' for none.")
     descriptors: str = setting("", "Cache file for the features of the backbone.")
+    frozen_share: float = setting(
+        0.0,
+        "Share of the backbone's own features in squared distances, from 0 to below 1 (own data: 0.5).",
+    )
     side: int = setting(0, "Side in pixels to which photographs are brought; 0 takes the dataset's own.")
     fit: Literal["crop", "squash"] = setting("crop", "How photographs are brought to a square.")
     init: Literal["gaussian", "he"] = setting("gaussian", "Initial weights of the paper's networks.")
@@ -62,6 +66,13 @@ class NetworkSettings:
 
     def __post_init__(self) -> None:
         check_choice(self.fit, ("crop", "squash"), "fit")
+        if not 0.0 <= self.frozen_share < 1.0:
+            raise InputError(f"frozen_share must be from 0 to below 1, got {self.frozen_share}.")
+        if self.frozen_share and not self.backbone:
+            raise InputError(
+                f"frozen_share is for the features of a frozen pretrained network, and there is none; got "
+                f"{self.frozen_share}. Leave it out."
+            )
         if self.backbone and not takes_photographs(self.backbone):
             raise InputError(
                 f"backbone {self.backbone!r} is no pretrained network. Use efficientnet-lite2, googlenet, timm:NAME, "
@@ -170,7 +181,8 @@ class Plan:
             "side": network.side,
             "preprocess": network.preprocess,
         }
-        return {name: value for name, value in asked.items() if value}
+        shared = {"frozen_share": network.frozen_share} if network.backbone else {}
+        return {name: value for name, value in asked.items() if value} | shared
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], version: str = "unknown") -> Plan:
@@ -197,7 +209,7 @@ GROUPS: dict[str, type[Any]] = {
 }
 """Settings that do not belong to a method, by the field of ``Plan`` that holds them."""
 
-OF_OWN_NETWORK = ("encoder", "weights", "side", "preprocess")
+OF_OWN_NETWORK = ("encoder", "weights", "side", "preprocess", "frozen_share")
 """Network settings that a user gives for their own data."""
 
 FOR_BENCHMARKS = {

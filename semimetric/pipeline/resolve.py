@@ -75,6 +75,8 @@ def resolve_own(
     refuse_benchmark_settings(settings)
     network = {name: settings.pop(name) for name in OF_OWN_NETWORK if name in settings}
     _check_known(method, settings, {"training": TrainingSettings})
+    if settings.get("components"):  # the user decides on the dimensions
+        network["frozen_share"] = _no_share(network.get("frozen_share"))
     choice = choose_network(kind, shape, method, _network_request(network, fine_tune), device)
     linear = choice.settings.encoder == "none"
     values = _own_values(method, choice.material(kind), len(labels), linear)
@@ -96,6 +98,15 @@ def resolve_own(
     )
 
 
+def _no_share(given: float | None) -> float:
+    if given:
+        raise InputError(
+            f"components sets the dimensions of the embedding, and frozen_share {given} adds those of the frozen "
+            "network. Leave one of them out."
+        )
+    return 0.0
+
+
 def _network_request(given: Mapping[str, Any], fine_tune: bool) -> NetworkRequest:
     weights = given.get("weights") or None
     if weights == "random":
@@ -106,6 +117,7 @@ def _network_request(given: Mapping[str, Any], fine_tune: bool) -> NetworkReques
         fine_tune,
         given.get("side") or 0,
         given.get("preprocess", "auto"),
+        given.get("frozen_share"),
     )
 
 

@@ -139,7 +139,7 @@ def embed_some(loaded: LoadedRun, collection: Collection, rows: range, progress:
     part = dataclasses.replace(subset(collection, list(rows), {}), skipped={})
     kept, inputs = read_inputs(part, model.transform, model.device)
     if len(kept) == 0:
-        return Embedded((), torch.empty(0, model.metric.factor.shape[1]).double(), kept.skipped)
+        return Embedded((), torch.empty(0, model.width).double(), kept.skipped)
     scaled = scaled_vectors(model.preprocess, inputs)
     return Embedded(kept.names, model.embed_scaled(scaled), kept.skipped, input_rows(scaled))
 

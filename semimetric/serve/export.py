@@ -26,6 +26,7 @@ from semimetric.data import Preprocess, apply_in_chunks, build_preprocess
 from semimetric.data.readers.delimited import listed
 from semimetric.data.schema import Schema
 from semimetric.encoders import RMAC, encode, features_of, output_width
+from semimetric.encoders.features import blended
 from semimetric.metric import Metric
 from semimetric.model.folder import LoadedRun
 from semimetric.serve.embed import new_examples
@@ -41,13 +42,17 @@ EXAMPLES = 16  # of a run, that an export is checked on
 class Embedder(nn.Module):
     """Raw inputs (N, ...) to embeddings (N, l): L^T times the unit features of the scaled inputs.
 
-    Without an encoder, L^T times the scaled inputs themselves.
+    Without an encoder, L^T times the scaled inputs themselves. With a ``frozen_share`` the encoder is a
+    ``WithBackbone``, whose backbone's features have that share in squared distances.
     """
 
     factor: Tensor
 
-    def __init__(self, preprocess: Preprocess, encoder: nn.Module | None, metric: Metric) -> None:
+    def __init__(
+        self, preprocess: Preprocess, encoder: nn.Module | None, metric: Metric, frozen_share: float = 0.0
+    ) -> None:
         super().__init__()
+        self.frozen_share = frozen_share
         self.preprocess = preprocess
         self.encoder = encoder
         self.register_buffer("factor", metric.factor.float())
@@ -55,6 +60,9 @@ class Embedder(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """One row for each input."""
         scaled = self.preprocess(inputs)
+        if self.frozen_share and isinstance(self.encoder, WithBackbone):
+            frozen = features_of(self.encoder.backbone, scaled)
+            return blended(frozen, features_of(self.encoder.encoder, frozen) @ self.factor, self.frozen_share)
         features: Tensor = scaled if self.encoder is None else features_of(self.encoder, scaled)
         return features @ self.factor
 
@@ -66,6 +74,7 @@ def export_onnx(
     example_inputs: Any,
     path: Path | str,
     tolerance: float = 1e-4,
+    frozen_share: float = 0.0,
 ) -> dict[str, Any]:
     """Write the model as one ONNX file that takes ``inputs`` (N, ...) and gives ``embeddings`` (N, l), for any N.
 
@@ -80,6 +89,8 @@ def export_onnx(
     example_inputs : array-like (n, ...)
         Raw inputs, real ones, of the shape that the graph will take. It takes uint8 where these are uint8 and float32
         where they are any other numbers; what is lost by rounding them to float32 counts as a difference.
+    frozen_share : float
+        Share of a backbone's own features in squared distances; the encoder is then a ``WithBackbone``.
     tolerance : float
         Largest difference in any entry of the embedding, as a share of its largest entry.
 
@@ -98,10 +109,10 @@ def export_onnx(
     preprocess, encoder = copy.deepcopy(preprocess).cpu().eval(), copy.deepcopy(encoder)
     encoder = None if encoder is None else encoder.cpu().eval()
     metric = metric.to("cpu")
-    expected = _library_embeddings(preprocess, encoder, metric, inputs)
+    expected = _library_embeddings(preprocess, encoder, metric, inputs, frozen_share)
     fed = inputs if inputs.dtype == torch.uint8 else inputs.float()
 
-    graph = _graph(onnx, Embedder(preprocess, encoder, metric).eval(), fed)
+    graph = _graph(onnx, Embedder(preprocess, encoder, metric, frozen_share).eval(), fed)
     checked: dict[str, Any] = {}
 
     def write(temporary: Path) -> None:
@@ -127,12 +138,17 @@ def _check_inputs(example_inputs: Any) -> Tensor:
     return inputs
 
 
-def _library_embeddings(preprocess: Preprocess, encoder: nn.Module | None, metric: Metric, inputs: Tensor) -> Tensor:
+def _library_embeddings(
+    preprocess: Preprocess, encoder: nn.Module | None, metric: Metric, inputs: Tensor, frozen_share: float
+) -> Tensor:
     """What the graph must give: embeddings by the same road as those of an evaluation."""
     scaled = apply_in_chunks(preprocess, inputs)
     if encoder is None:
         return metric.transform(scaled)
     output_width(encoder, scaled)  # says what is wrong with an encoder that does not fit
+    if frozen_share and isinstance(encoder, WithBackbone):
+        frozen = encode(encoder.backbone, scaled)
+        return blended(frozen, metric.transform(encode(encoder.encoder, frozen)), frozen_share)
     return metric.transform(encode(encoder, scaled))
 
 
@@ -277,7 +293,8 @@ def export_run(loaded: LoadedRun, out: Path, check: Path | None = None, toleranc
     if model.transform is not None and model.transform.network is not None:
         assert encoder is not None
         preprocess, encoder = build_preprocess("imagenet", examples), WithBackbone(model.transform.network, encoder)
-    return export_onnx(preprocess, encoder, model.metric, examples, out, tolerance) | {"out": str(out)}
+    facts = export_onnx(preprocess, encoder, model.metric, examples, out, tolerance, model.frozen_share)
+    return facts | {"out": str(out)}
 
 
 def _check_numbers(schema: Schema | None) -> None:

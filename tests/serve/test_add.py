@@ -124,7 +124,7 @@ def test_the_index_has_all_examples(run: Path, new: Path, tmp_path: Path) -> Non
 
 def _of_another(folder: Path) -> Path:
     place = folder / "other.npy"
-    np.save(place, np.ones((21, 12), dtype=np.float32))
+    np.save(place, np.ones((21, 24), dtype=np.float32))
     return place
 
 
