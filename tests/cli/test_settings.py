@@ -104,6 +104,7 @@ def test_info_says_what_a_run_is(run: Path, wine: Path) -> None:
     assert found["data"] == {
         "source": str(wine),
         "examples": 178,
+        "added": 0,
         "labelled": 45,
         "unlabelled": 133,
         "columns": [],

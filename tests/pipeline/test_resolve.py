@@ -42,9 +42,8 @@ def chosen(kind: Any, shape: tuple[int, ...] = (), *others: Any, **given: Any) -
 def settings(
     encoder: str, preprocess: Any, side: int = 0, backbone: str = "", weights: Path | str = ""
 ) -> NetworkSettings:
-    return NetworkSettings(
-        encoder, backbone=backbone, weights=str(weights), side=side, init="he", preprocess=preprocess
-    )
+    named = {"backbone": backbone, "weights": str(weights), "frozen_share": 0.5 if backbone else 0.0}
+    return NetworkSettings(encoder, **named, side=side, init="he", preprocess=preprocess)
 
 
 def test_vectors_get_a_small_network_or_none() -> None:
