@@ -171,7 +171,9 @@ class FittedModel:
         weights = torch.where(softened > 0, 1.0 / torch.where(softened > 0, softened, 1.0), 1.0)
         return hits.rows, weights / weights.sum(1, keepdim=True)
 
-    def grown(self, names: Sequence[str], embeddings: Tensor, labels: Sequence[str | None]) -> FittedModel:
+    def grown(
+        self, names: Sequence[str], embeddings: Tensor, labels: Sequence[str | None], inputs: Tensor | None = None
+    ) -> FittedModel:
         """The model with n more examples, without training.
 
         A label counts as given; a class that is new gets a number of its own. The posteriors of the others are those of
@@ -182,6 +184,7 @@ class FittedModel:
         names : n names, none of them known
         embeddings : (n, l)
         labels : n classes by name; None is unlabelled
+        inputs : (n, d) rows like ``labelled_inputs``
         """
         classes, numbers = self._numbered(labels)
         found = self.posteriors
@@ -196,8 +199,16 @@ class FittedModel:
             self.examples, names=(*self.examples.names, *names), classes=tuple(classes[n] for n in every.tolist())
         )
         together = torch.cat([self.embeddings, embeddings])
+        known_inputs = self.labelled_inputs
+        if known_inputs is not None:
+            known_inputs = None if inputs is None else torch.cat([known_inputs, inputs[numbers >= 0]])
         return dataclasses.replace(
-            self, embeddings=together, labels=given, posteriors=with_labels(more, given), examples=known
+            self,
+            embeddings=together,
+            labels=given,
+            posteriors=with_labels(more, given),
+            examples=known,
+            labelled_inputs=known_inputs,
         )
 
     def _numbered(self, labels: Sequence[str | None]) -> tuple[dict[int, Any], Tensor]:

@@ -146,6 +146,8 @@ def write_added(run: Run, fitted: FittedModel, trained: int) -> None:
         "shares": found.shares[trained:],
         "confidence": found.confidence[trained:],
     }
+    if fitted.labelled_inputs is not None:
+        tensors["labelled_inputs"] = fitted.labelled_inputs[int((fitted.labels[:trained] >= 0).sum()) :]
     state = {"model": sha256_of(run.path / "model.safetensors"), "trained": trained}
     state |= {"names": examples.names[trained:], "classes": [str(name) for name in examples.classes]}
     run.write_tensors(ADDED, tensors, state)
@@ -166,7 +168,7 @@ def _with_added(run: Run, fitted: FittedModel) -> FittedModel:
         )
     found, more = fitted.posteriors, len(tensors["classes"]) - len(fitted.posteriors.classes)
     shares = torch.cat([nn.functional.pad(found.shares, (0, more)), tensors["shares"]])
-    known = fitted.examples
+    known, inputs, more_inputs = fitted.examples, fitted.labelled_inputs, tensors.get("labelled_inputs")
     examples = dataclasses.replace(
         known,
         names=(*known.names, *state["names"]),
@@ -178,6 +180,7 @@ def _with_added(run: Run, fitted: FittedModel) -> FittedModel:
         labels=torch.cat([fitted.labels, tensors["labels"]]),
         posteriors=Posteriors(tensors["classes"], shares, torch.cat([found.confidence, tensors["confidence"]])),
         examples=examples,
+        labelled_inputs=None if inputs is None or more_inputs is None else torch.cat([inputs, more_inputs]),
     )
 
 

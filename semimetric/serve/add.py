@@ -87,7 +87,8 @@ def add_to(
         raise InputError(f"all {len(copied)} examples of {source} are copies of examples that {loaded.path} has.")
     label_of = dict(zip(collection.names, collection.labels, strict=True))
     names = [found.names[row] for row in kept]
-    grown = fitted.grown(_free_names(fitted, names, source), found.embeddings[kept], [label_of[name] for name in names])
+    labels, inputs = [label_of[name] for name in names], None if found.inputs is None else found.inputs[kept]
+    grown = fitted.grown(_free_names(fitted, names, source), found.embeddings[kept], labels, inputs)
     run = Run.open(loaded.path)
     write_added(run, grown, trained_examples(run))
     if index is not None:

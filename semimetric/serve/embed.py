@@ -255,10 +255,12 @@ def _remove_parts(folder: Path) -> None:
 
 def together(pieces: list[Embedded], skipped: dict[str, str]) -> Embedded:
     """Several pieces as one; ``skipped`` was left out before."""
+    inputs = [piece.inputs for piece in pieces if piece.inputs is not None]
     return Embedded(
         tuple(name for piece in pieces for name in piece.names),
         torch.cat([piece.embeddings for piece in pieces]),
         skipped | {name: reason for piece in pieces for name, reason in piece.skipped.items()},
+        torch.cat(inputs) if inputs else None,
     )
 
 

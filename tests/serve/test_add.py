@@ -72,6 +72,11 @@ def test_examples_are_added_found_and_predicted(run: Path, new: Path) -> None:
     found = semimetric("search", run, new / "violet" / "c.png", "-k", 2, "--json").json()
     (hits,) = found["hits"].values()
     assert [hits[0]["name"], hits[0]["label"]] == [named[2], "violet"]
+    assert after.labelled_inputs is not None
+    assert before.labelled_inputs is not None
+    assert torch.equal(after.labelled_inputs[:12], before.labelled_inputs)
+    assert len(after.labelled_inputs) == 14
+    assert semimetric("evaluate", run, new, "--json").code == 0
     model = sm.load(run)
     assert list(model.predict([new / "violet" / "c.png", new / "red" / "a.png"])) == ["violet", "red"]
     held = semimetric("info", run, "--json").json()["data"]
