@@ -13,6 +13,7 @@ from torch import Tensor
 
 from semimetric.core.arrays import as_tensor, check_finite
 from semimetric.core.errors import InputError
+from semimetric.data.schema import Schema
 
 Kind = Literal["vectors", "images", "photographs"]
 
@@ -21,10 +22,14 @@ _CHANNELS, _WITH_TRANSPARENCY = (1, 3), (2, 4)
 
 @dataclass(frozen=True)
 class Samples:
-    """Examples of one kind: vectors (N, d), images (N, C, H, W), or the paths of photographs."""
+    """Examples of one kind: vectors (N, d), images (N, C, H, W), or the paths of photographs.
+
+    ``schema`` tells how the columns of a table became vectors.
+    """
 
     kind: Kind
     values: Tensor | tuple[Path, ...]
+    schema: Schema | None = None
 
     def __len__(self) -> int:
         return len(self.values)

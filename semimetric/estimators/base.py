@@ -18,8 +18,19 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import Tensor
 
 from semimetric.core.errors import DataError, InputError
+from semimetric.data.columns import RawColumn
+from semimetric.data.frames import (
+    ColumnWarning,
+    encode_array,
+    encode_frame,
+    fit_frame,
+    frame_columns,
+    is_frame,
+    needs_schema,
+)
 from semimetric.data.labels import UNLABELLED, as_array, is_labelled, number_labels
 from semimetric.data.samples import Samples, images, is_paths, photographs, vectors
+from semimetric.data.schema import Schema
 from semimetric.encoders.photographs import PhotoTransform
 from semimetric.model.fitted import FittedModel, input_rows, scaled_vectors
 from semimetric.model.spec import ExampleNames
@@ -63,7 +74,8 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
 
         Parameters
         ----------
-        X : (N, d) matrix, images (N, C, H, W), (N, H, W, C) or (N, H, W), or N paths of photographs
+        X : (N, d) matrix, DataFrame of numbers, categories and text, images (N, C, H, W), (N, H, W, C) or (N, H, W), or
+            N paths of photographs
         y : (N,) labels; -1, NaN, None and "" mean unlabelled
         """
         if y is None and self._needs_labels():
@@ -83,7 +95,7 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
         progress = self._progress()
         inputs = read_samples(samples, transform, device, progress)
         names = ExampleNames(classes=tuple(classes))
-        data = FitData(samples.kind, samples.shape(), inputs, labels, names, transform)
+        data = FitData(samples.kind, samples.shape(), inputs, labels, names, transform, schema=samples.schema)
         fitted = fit(plan, data, device, progress=progress)
         if fitted.facts.get("interrupted"):
             raise KeyboardInterrupt
@@ -214,8 +226,24 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
         if _dimensions(X) >= 3:
             samples = images(X)
             return self._counted(samples, prod(samples.shape()), reset)
+        schema = None if reset else self.fitted_.schema
+        if is_frame(X):
+            raw = frame_columns(X)
+            if needs_schema(raw) if reset else schema is not None and schema.named:
+                return self._encoded(raw, len(X), schema)
         matrix = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
+        if schema is not None and schema.encodes:
+            return Samples("vectors", torch.from_numpy(encode_array(schema, matrix)), schema)
         return vectors(validate_data(self, matrix, reset=reset, dtype=np.float64))
+
+    def _encoded(self, raw: dict[str, RawColumn], rows: int, schema: Schema | None) -> Samples:
+        """The columns of a DataFrame as vectors; without a ``schema`` one is fitted."""
+        if schema is None:
+            schema, notes = fit_frame(raw)
+            for note in notes:
+                warnings.warn(note, ColumnWarning, stacklevel=4)
+            self.n_features_in_, self.feature_names_in_ = len(raw), np.array(list(raw), dtype=object)
+        return Samples("vectors", torch.from_numpy(encode_frame(schema, raw, rows)), schema)
 
     def _counted(self, samples: Samples, features: int, reset: bool) -> Samples:
         if reset:

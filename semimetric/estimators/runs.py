@@ -115,6 +115,7 @@ def estimator_of(found: LoadedRun, encoder: nn.Module | None = None) -> MetricEs
     estimator.n_features_in_ = prod(fitted.spec.shape)
     if fitted.examples.columns:
         estimator.feature_names_in_ = np.array(fitted.examples.columns, dtype=object)
+        estimator.n_features_in_ = len(fitted.examples.columns)
     estimator.adopt(fitted, np.asarray(fitted.examples.classes), plan or _replanned(estimator, fitted))
     return estimator
 

@@ -12,6 +12,7 @@ from semimetric.core.errors import InputError
 from semimetric.data.samples import Samples
 from semimetric.estimators.base import MetricEstimator, seed_of
 from semimetric.methods import METHODS
+from semimetric.pipeline.own import scaling_of
 from semimetric.pipeline.plan import OF_OWN_NETWORK, Plan
 from semimetric.pipeline.resolve import resolve_own
 from semimetric.training import Printed, Silent, choose_device
@@ -20,7 +21,8 @@ from semimetric.training import Printed, Silent, choose_device
 class SemiMetric(MetricEstimator):
     """Learns an embedding from a few labelled and many unlabelled examples.
 
-    It takes a matrix (N, d), images (N, C, H, W), (N, H, W, C) or (N, H, W), or a sequence of paths of photographs.
+    It takes a matrix (N, d), a DataFrame of numbers, categories and text, images (N, C, H, W), (N, H, W, C) or
+    (N, H, W), or a sequence of paths of photographs.
 
     Parameters
     ----------
@@ -39,7 +41,8 @@ class SemiMetric(MetricEstimator):
     side : int, optional
         Side of photographs in pixels; by default 224 for a pretrained network, else 64 on a GPU and 32 on a CPU.
     preprocess : str
-        Scaling of the inputs; "auto" standardises columns or channels.
+        Scaling of the inputs; "auto" standardises columns or channels. A DataFrame with categories, text or gaps is
+        scaled by its schema.
     frozen_share : float, optional
         Share of a frozen network's own features in squared distances; by default 0.5, with ``n_components`` 0. It
         keeps search among classes without labels as good as with the frozen network.
@@ -110,6 +113,8 @@ class SemiMetric(MetricEstimator):
             raise InputError(f"settings holds {name!r}, a parameter of SemiMetric itself. Pass SemiMetric({name}=...).")
         asked = {"encoder": self.encoder, "weights": self.weights, "side": self.side, "preprocess": self.preprocess}
         asked["frozen_share"] = self.frozen_share
+        if self.preprocess == "auto":
+            asked |= scaling_of(samples.schema)
         given |= asked | ({} if self.epochs is None else {"epochs": self.epochs})
         if self.n_components is not None:
             given["components"] = _checked_width(self.n_components)
