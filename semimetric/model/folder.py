@@ -38,6 +38,7 @@ from semimetric.encoders import rebuild_encoder
 from semimetric.encoders.photographs import PhotoTransform
 from semimetric.graph import Posteriors
 from semimetric.metric import Metric
+from semimetric.model.added import ADDED, with_added
 from semimetric.model.fitted import FittedModel, Model
 from semimetric.model.schema import read_schema, write_schema
 from semimetric.model.spec import ExampleNames, ModelSpec
@@ -47,7 +48,6 @@ from semimetric.training.optimizer import under
 FORMAT = 2
 """Version of the run folder. Format 1, of semimetric 0.2.0.dev0 and before, has another config.json."""
 
-ADDED = "added.safetensors"
 REQUIRED = ("model.json", "model.safetensors", "preprocess.safetensors", "examples.safetensors", "examples.json")
 """Files required to load a model."""
 
@@ -134,54 +134,6 @@ def write_fitted(run: Run, fitted: FittedModel) -> None:
     if fitted.schema is not None:
         write_schema(run, fitted.schema)
     run.write("examples.json", dataclasses.asdict(fitted.examples) | {"classes": classes})
-
-
-def write_added(run: Run, fitted: FittedModel, trained: int) -> None:
-    """Write the examples of a grown model after the first ``trained`` ones, in one file: all of them or none."""
-    found, examples = fitted.posteriors, fitted.examples
-    tensors = {
-        "embeddings": fitted.embeddings[trained:],
-        "labels": fitted.labels[trained:],
-        "classes": found.classes,
-        "shares": found.shares[trained:],
-        "confidence": found.confidence[trained:],
-    }
-    if fitted.labelled_inputs is not None:
-        tensors["labelled_inputs"] = fitted.labelled_inputs[int((fitted.labels[:trained] >= 0).sum()) :]
-    state = {"model": sha256_of(run.path / "model.safetensors"), "trained": trained}
-    state |= {"names": examples.names[trained:], "classes": [str(name) for name in examples.classes]}
-    run.write_tensors(ADDED, tensors, state)
-
-
-def trained_examples(run: Run) -> int:
-    """How many examples a run was trained on; the others were added."""
-    return len(_fields(run, "examples.json", names=list)["names"])
-
-
-def _with_added(run: Run, fitted: FittedModel) -> FittedModel:
-    """The model with the examples that were added after training."""
-    tensors, state = run.read_tensors(ADDED)
-    if state["model"] != sha256_of(run.path / "model.safetensors") or state["trained"] != len(fitted.labels):
-        raise RunError(
-            f"{run.path / ADDED} belongs to another model: the run was trained again after examples were added. Remove "
-            "that file, and add them again."
-        )
-    found, more = fitted.posteriors, len(tensors["classes"]) - len(fitted.posteriors.classes)
-    shares = torch.cat([nn.functional.pad(found.shares, (0, more)), tensors["shares"]])
-    known, inputs, more_inputs = fitted.examples, fitted.labelled_inputs, tensors.get("labelled_inputs")
-    examples = dataclasses.replace(
-        known,
-        names=(*known.names, *state["names"]),
-        classes=(*known.classes, *state["classes"][len(known.classes) :]),
-    )
-    return dataclasses.replace(
-        fitted,
-        embeddings=torch.cat([fitted.embeddings, tensors["embeddings"]]),
-        labels=torch.cat([fitted.labels, tensors["labels"]]),
-        posteriors=Posteriors(tensors["classes"], shares, torch.cat([found.confidence, tensors["confidence"]])),
-        examples=examples,
-        labelled_inputs=None if inputs is None or more_inputs is None else torch.cat([inputs, more_inputs]),
-    )
 
 
 def read_fitted(run: Run, device: torch.device, encoder: nn.Module | None = None) -> FittedModel:
@@ -325,7 +277,7 @@ def _with_examples(run: Run, model: Model, spec: ModelSpec) -> FittedModel:
         labelled = int((fitted.labels >= 0).sum())
         _check_shapes(run, {"labelled_inputs": (inputs, (labelled, prod(spec.inputs)))})
     if run.has(ADDED):
-        fitted = _with_added(run, fitted)
+        fitted = with_added(run, fitted)
         _check_examples(run, fitted)
     return fitted
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from semimetric.core.errors import InputError
 from semimetric.data import Collection
+from semimetric.model.added import write_added
 from semimetric.model.fitted import FittedModel
-from semimetric.model.folder import LoadedRun, load_run, trained_examples, write_added
+from semimetric.model.folder import LoadedRun, load_run
 from semimetric.search import ExactIndex, build_index, check_place, search_run_index
 from semimetric.serve.embed import check_any, embed_chunks, new_examples, together
 from semimetric.training import Progress, Run
@@ -89,8 +90,7 @@ def add_to(
     names = [found.names[row] for row in kept]
     labels, inputs = [label_of[name] for name in names], None if found.inputs is None else found.inputs[kept]
     grown = fitted.grown(_free_names(fitted, names, source), found.embeddings[kept], labels, inputs)
-    run = Run.open(loaded.path)
-    write_added(run, grown, trained_examples(run))
+    write_added(Run.open(loaded.path), fitted, grown)
     if index is not None:
         build_index(index, grown.embeddings, grown.examples.names, collection=index_collection, replace=True)
     copies = tuple(found.names[row] for row in copied.nonzero().flatten().tolist())

@@ -18,7 +18,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from semimetric import load
-from semimetric.cli.fit import print_outcome
+from semimetric.cli.outcome import print_outcome
 from semimetric.core.errors import DataWarning, InputError, RunError
 from semimetric.data import Dataset, Examples
 from semimetric.encoders import RMAC, GoogLeNet, googlenet

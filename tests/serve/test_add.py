@@ -19,8 +19,9 @@ import semimetric as sm
 from semimetric.core.errors import InputError, RunError
 from semimetric.data import read_collection
 from semimetric.graph import Posteriors
+from semimetric.model.added import ADDED
 from semimetric.model.fitted import FittedModel
-from semimetric.model.folder import ADDED, load_run
+from semimetric.model.folder import load_run
 from semimetric.serve.add import copies_among
 from semimetric.training import Run
 

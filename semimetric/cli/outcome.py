@@ -1,0 +1,76 @@
+"""What ``semimetric fit`` prints of a fit that has ended."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from semimetric.cli.console import counted, print_json, say, stderr, stdout
+from semimetric.reporting.terminal import visible
+
+
+def report(outcome: dict[str, Any], out: Path, as_json: bool) -> None:
+    """Print the outcome; after Ctrl-C say what is kept, with exit code 130."""
+    if as_json:
+        print_json(outcome)
+    elif "final" in outcome or not outcome.get("interrupted"):
+        print_outcome(outcome)
+    if outcome.get("interrupted"):
+        stderr.print(
+            f"interrupted after epoch {outcome['epochs']}; the model so far is in {out}. Continue with the same "
+            "command and --resume.",
+            highlight=False,
+            markup=False,
+        )
+        raise typer.Exit(130)
+
+
+def print_outcome(outcome: dict[str, Any]) -> None:
+    """Scores of a benchmark, how far to trust pseudo-labels, and what to do next."""
+    if "final" in outcome:
+        _print_scores(outcome)
+    if outcome.get("frozen_share"):
+        say(
+            f"distance: {outcome['frozen_share']:.0%} frozen features, {1 - outcome['frozen_share']:.0%} learned, so "
+            "that search among classes without labels stays as good as with the frozen network"
+        )
+    if outcome.get("trust"):
+        say(f"Pseudo-labels after epoch {outcome['trust']['epoch']}: {outcome['trust']['sentence']}")
+    if outcome["guards"]:
+        say(f"guards at work (see docs/methods/{outcome['method']}.md): {', '.join(outcome['guards'])}")
+    if outcome.get("skipped"):
+        name, reason = next(iter(outcome["skipped_files"].items()))
+        say(f"{outcome['skipped']} photographs are left out, the first {visible(name)} ({reason}); more in result.json")
+    if "final" in outcome:
+        which = "last" if outcome["selection"] == "last" else "best"
+        epochs = f"{which} epoch {outcome['best_epoch']} of {outcome['planned_epochs']}"
+        say(f"{epochs}, {outcome['seconds']:.0f} s on {outcome['device']}, run in {outcome['run']}")
+        return
+    took = ""
+    if "epochs" in outcome:
+        seconds = outcome["seconds"]
+        took = f"{counted(outcome['epochs'], 'epoch')}, {seconds:.{0 if seconds >= 10 else 1}f} s on "
+        took += f"{outcome['device']}, "
+    examples = outcome["found"]["examples"]
+    say(
+        f"{outcome['method']}: {examples} examples in {outcome['components']} dimensions, {took}run in {outcome['run']}"
+    )
+    say(f"next: semimetric search {shlex.quote(outcome['run'])} QUERY, or predict, embed, suggest, index, export")
+
+
+def _print_scores(outcome: dict[str, Any]) -> None:
+    from semimetric.reporting.tables import score_table
+
+    title = f"{outcome['method']} on {outcome['dataset']}, seed {outcome['seed']}: test set, per cent"
+    initial, final = outcome["initial"], outcome["final"]
+    stdout.print(score_table({"Initial": initial, "Final": final}, f"{title}, {outcome['components']} dimensions"))
+    if outcome["best_epoch"] == 0 < outcome["epochs"]:
+        say("No epoch beat the start: the model before training is kept.")
+    if all(final[name] < initial[name] for name in ("nmi", "recall@1")):
+        say(
+            f"Training made it worse. docs/methods/{outcome['method']}.md says when that happens; other epochs or "
+            "another lr may help."
+        )
