@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from semimetric.core.allocator import keep_freed_memory
 from semimetric.data import Preprocess, apply_in_chunks, build_preprocess
 from semimetric.data.preprocess import Identity
 from semimetric.encoders import build_encoder, encode
@@ -156,6 +157,8 @@ def _fit_network(
     progress: Progress,
     encoder: nn.Module | None,
 ) -> tuple[FittedModel, Run | None]:
+    if device.type == "cpu":
+        keep_freed_memory()
     ready = prepare(plan, data, device)
     spec = model_spec(plan, data)
     exact = data.inputs if data.inputs.ndim == 2 and isinstance(ready.preprocess, Identity) else None

