@@ -168,11 +168,40 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
         shares: Array = self.fitted_.probabilities(self._embed(self._samples(X, reset=False))).numpy()
         return shares
 
-    def predict(self, X: Any) -> Array:
-        """The likeliest class (M,) of each example."""
+    def predict(self, X: Any, risk: float = 0.0) -> Array:
+        """The likeliest class (M,) of each example.
+
+        Parameters
+        ----------
+        X : examples of the kind that was fitted
+        risk : share of the examples of known classes that may lose their name so that examples of no known class get
+            none; 0 names all. An example without a name is "", -1 or NaN, as the classes are text, whole or other
+            numbers.
+        """
         shares = self.predict_proba(X)
         named: Array = self.classes_[shares.argmax(1)]
-        return named
+        if risk == 0:
+            return named
+        nothing = {"U": "", "O": "", "f": np.nan}.get(self.classes_.dtype.kind, UNLABELLED)
+        if nothing in self.classes_:
+            raise InputError(f"risk is {risk}, but {nothing!r} is a class and cannot stand for none. Leave risk out.")
+        threshold = self.fitted_.check_unknown().threshold(risk)
+        return np.where(self.unknown_score(X) > threshold, np.array(nothing, dtype=named.dtype), named)
+
+    def unknown_score(self, X: Any) -> Array:
+        """Probability (M,) that an example is of no known class, if half of all examples were.
+
+        It is calibrated on held-out labels, by leaving one class after another out.
+        """
+        check_is_fitted(self)
+        score = self.fitted_.check_unknown()
+        samples = self._samples(X, reset=False)
+        self._check_kind(samples)
+        model = self.fitted_.model
+        rows = input_rows(scaled_vectors(model.preprocess, read_samples(samples, model.transform, model.device)))
+        assert rows is not None
+        found: Array = score.scores(rows).numpy()
+        return found
 
     def evaluate(self, X: Any, y: Any, names: Any = None) -> Evaluation:
         """All scores on examples ``X`` with labels ``y``, beside what the inputs alone can do.

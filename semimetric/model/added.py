@@ -56,5 +56,6 @@ def with_added(run: Run, fitted: FittedModel) -> FittedModel:
         labels=torch.cat([fitted.labels, tensors["labels"]]),
         posteriors=Posteriors(tensors["classes"], shares, torch.cat([found.confidence, tensors["confidence"]])),
         examples=examples,
+        unknown=None if more else fitted.unknown,
         labelled_inputs=None if inputs is None or more_inputs is None else torch.cat([inputs, more_inputs]),
     )

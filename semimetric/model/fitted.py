@@ -22,6 +22,7 @@ from semimetric.encoders.photographs import PhotoTransform
 from semimetric.graph import PRIOR, Posteriors, class_posteriors, nearest_neighbors
 from semimetric.metric import Metric
 from semimetric.model.spec import ExampleNames, ModelSpec
+from semimetric.model.unknown import Unknown
 from semimetric.search import ExactIndex, Hits
 
 GRAPH_NEIGHBORS = 10
@@ -114,6 +115,7 @@ class FittedModel:
     schema : how the columns of a table become inputs
     labelled_inputs : (n, d) float32, what the encoder gets of the n labelled examples, in a row each
         None if that is more than ``WIDEST_INPUT`` numbers an example, or if an older version wrote the run.
+    unknown : the score of being of no known class; None without such inputs, or with too few labels to judge it
     """
 
     model: Model
@@ -125,6 +127,7 @@ class FittedModel:
     facts: dict[str, Any] = field(default_factory=dict)
     schema: Schema | None = None
     labelled_inputs: Tensor | None = None
+    unknown: Unknown | None = None
 
     @cached_property
     def index(self) -> ExactIndex:
@@ -147,6 +150,15 @@ class FittedModel:
         """Refuse a prediction by a model that was fitted without labels."""
         if len(self.posteriors.classes) == 0:
             raise InputError("the model was fitted without labels, so it predicts no classes. Fit with a few labels.")
+
+    def check_unknown(self) -> Unknown:
+        """The score of being of no known class; a model without one is refused."""
+        if self.unknown is None:
+            raise InputError(
+                "the model has no score of being of no known class. It needs at least two classes and 20 examples, and "
+                f"inputs of at most {WIDEST_INPUT:,} numbers. Fit with more labels, or predict with risk 0."
+            )
+        return self.unknown
 
     def probabilities(self, queries: Tensor, k: int = GRAPH_NEIGHBORS) -> Tensor:
         """Class probabilities (Q, C) of embeddings (Q, l): a weighted mean over the k nearest training examples.

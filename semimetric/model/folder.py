@@ -4,9 +4,10 @@ Beside what training writes (``semimetric.training.run``):
 
 model.json            what the model is built of: kind of inputs, preprocessing, encoder, backbone
 backbone.safetensors  the frozen network that turns photographs into features, where there is one
-examples.safetensors  embeddings, labels and class posteriors of the training examples; inputs of the labelled ones
+examples.safetensors  embeddings, labels and class posteriors of the training examples
 examples.json         names of examples and classes, and the folder or table they came from
 added.safetensors     the same of examples that were added after training, where there are any
+inputs.safetensors    inputs of labelled examples, and the score of being of no known class
 schema.json           the columns of a table (``semimetric.model.schema``)
 """
 
@@ -40,6 +41,7 @@ from semimetric.graph import Posteriors
 from semimetric.metric import Metric
 from semimetric.model.added import ADDED, with_added
 from semimetric.model.fitted import FittedModel, Model
+from semimetric.model.kept import read_kept, write_kept
 from semimetric.model.schema import read_schema, write_schema
 from semimetric.model.spec import ExampleNames, ModelSpec
 from semimetric.training import Run, choose_device, model_tensors
@@ -127,10 +129,9 @@ def write_fitted(run: Run, fitted: FittedModel) -> None:
         "shares": found.shares,
         "confidence": found.confidence,
     }
-    if fitted.labelled_inputs is not None:
-        tensors["labelled_inputs"] = fitted.labelled_inputs
     run.write_tensors("examples.safetensors", tensors, {"model": sha256_of(run.path / "model.safetensors")})
     classes = [value.item() if isinstance(value, np.generic) else value for value in fitted.examples.classes]
+    write_kept(run, fitted.labelled_inputs, fitted.unknown)
     if fitted.schema is not None:
         write_schema(run, fitted.schema)
     run.write("examples.json", dataclasses.asdict(fitted.examples) | {"classes": classes})
@@ -269,13 +270,10 @@ def _with_examples(run: Run, model: Model, spec: ModelSpec) -> FittedModel:
     posteriors = Posteriors(tensors["classes"], tensors["shares"], tensors["confidence"])
     facts = _fields(run, "result.json") if run.has("result.json") else {}
     schema = read_schema(run, prod(spec.shape))
-    inputs = tensors.get("labelled_inputs")
     found = (tensors["embeddings"], tensors["labels"], posteriors)
-    fitted = FittedModel(model, spec, *found, examples, facts, schema, inputs)
+    kept = read_kept(run, int((found[1] >= 0).sum()), len(posteriors.classes), prod(spec.inputs))
+    fitted = FittedModel(model, spec, *found, examples, facts, schema, **kept)
     _check_examples(run, fitted)
-    if inputs is not None:
-        labelled = int((fitted.labels >= 0).sum())
-        _check_shapes(run, {"labelled_inputs": (inputs, (labelled, prod(spec.inputs)))})
     if run.has(ADDED):
         fitted = with_added(run, fitted)
         _check_examples(run, fitted)
@@ -293,10 +291,6 @@ def _check_examples(run: Run, fitted: FittedModel) -> None:
         "shares": (found.shares, (count, classes)),
         "confidence": (found.confidence, (count,)),
     }
-    _check_shapes(run, shapes)
-
-
-def _check_shapes(run: Run, shapes: dict[str, tuple[Tensor, tuple[int, ...]]]) -> None:
     for name, (tensor, shape) in shapes.items():
         if tuple(tensor.shape) != shape:
             raise RunError(

@@ -23,6 +23,7 @@ from semimetric.metric import Metric
 from semimetric.model.fitted import FittedModel, Model, input_rows, on_cpu, posteriors_of, scaled_vectors, with_labels
 from semimetric.model.folder import write_fitted, write_start
 from semimetric.model.spec import ExampleNames, ModelSpec
+from semimetric.model.unknown import fit_unknown
 from semimetric.pipeline.data import FitData
 from semimetric.pipeline.linear import GuardWarning, fit_metric
 from semimetric.pipeline.plan import Plan
@@ -144,9 +145,9 @@ def _fit_metric(plan: Plan, data: FitData, progress: Progress | None) -> FittedM
     facts = _common_facts(plan, found.metric, "cpu") | {"guards": list(found.guards)}
     posteriors = posteriors_of(embeddings, data.labels)
     names = _names(data, posteriors)
-    inputs = input_rows(scaled[data.labels >= 0])
+    kept = _kept_inputs(plan, scaled, data.labels, posteriors)
     learned = (embeddings, data.labels, posteriors, names, facts)
-    return FittedModel(model, model_spec(plan, data), *learned, labelled_inputs=inputs)
+    return FittedModel(model, model_spec(plan, data), *learned, **kept)
 
 
 def _fit_network(
@@ -177,9 +178,17 @@ def _fit_network(
     facts |= {"components": model.width} | ({"frozen_share": share} if share else {})
     posteriors = _posteriors(trainer, embeddings, data.labels)
     names = _names(data, posteriors)
-    inputs = None if plan.dataset else input_rows(ready.training.inputs[ready.training.labels >= 0])
+    kept = _kept_inputs(plan, ready.training.inputs, data.labels, posteriors)
     found = (embeddings, data.labels, posteriors, names, facts)
-    return FittedModel(model, spec, *found, labelled_inputs=inputs), trainer.run
+    return FittedModel(model, spec, *found, **kept), trainer.run
+
+
+def _kept_inputs(plan: Plan, scaled: Tensor, labels: Tensor, found: Posteriors) -> dict[str, Any]:
+    """What a model of own data keeps of its inputs: those of labelled examples, and the score of no known class."""
+    rows = None if plan.dataset else input_rows(scaled)
+    if rows is None:
+        return {}
+    return {"labelled_inputs": rows[labels >= 0], "unknown": fit_unknown(rows, found, labels, plan.seed)}
 
 
 def _posteriors(trainer: Trainer, embeddings: Tensor, labels: Tensor) -> Posteriors:

@@ -31,6 +31,7 @@ from semimetric.core.files import (
     write_text,
 )
 from semimetric.data import Collection, read_collection
+from semimetric.data.readers.folder import IMAGE_SUFFIXES
 from semimetric.data.readers.tables import TABLE_SUFFIXES, read_new_table
 from semimetric.data.samples import Kind
 from semimetric.data.schema import Schema
@@ -90,6 +91,21 @@ def new_examples(
         for note in found.notes:
             progress.warn(note)
     return check_fits(loaded, found)
+
+
+def examples_of(
+    loaded: LoadedRun,
+    source: Path,
+    label_column: str | None = None,
+    id_column: str | None = None,
+    progress: Progress | None = None,
+) -> Collection:
+    """New examples for a run: one photograph, or those of a folder or table."""
+    suffix, kind = source.suffix.lower(), loaded.fitted.spec.kind
+    photograph = suffix in IMAGE_SUFFIXES or (kind == "photographs" and suffix not in TABLE_SUFFIXES)
+    if photograph and not source.is_dir():
+        return check_fits(loaded, Collection((str(source),), (None,), (source,), None, (), {}))
+    return new_examples(loaded, source, label_column, id_column, progress)
 
 
 def schema_of(loaded: LoadedRun) -> Schema:
@@ -291,7 +307,12 @@ FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_table(out: Path, header: list[str], rows: Iterable[Sequence[object]], raw: bool = False) -> None:
-    """Write a CSV file atomically.
+    """Write a CSV file atomically; for ``raw`` see ``table_text``."""
+    write_text(out, table_text(header, rows, raw))
+
+
+def table_text(header: list[str], rows: Iterable[Sequence[object]], raw: bool = False) -> str:
+    """Rows as CSV.
 
     A text that a spreadsheet would take for a formula gets a "'" in front of it, unless ``raw``. Numbers stay.
     """
@@ -299,7 +320,7 @@ def write_table(out: Path, header: list[str], rows: Iterable[Sequence[object]], 
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header if raw else map(_inert, header))
     writer.writerows(rows if raw else (map(_inert, row) for row in rows))
-    write_text(out, text.getvalue())
+    return text.getvalue()
 
 
 def _inert(cell: object) -> object:

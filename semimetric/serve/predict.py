@@ -1,56 +1,133 @@
-"""Class predictions for new examples of a run, as a CSV file."""
+"""Class predictions for new examples of a run; an example that looks like no known class gets no name."""
 
 from __future__ import annotations
 
 import glob
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from semimetric.core.files import check_output, clear_leftovers
 from semimetric.data import Collection
+from semimetric.model.fitted import FittedModel
 from semimetric.model.folder import LoadedRun
+from semimetric.model.unknown import Unknown
 from semimetric.serve.embed import Embedded, check_any, check_suffix, embed_chunks, together, write_table, writing
 from semimetric.training.progress import Progress
 
+COLUMNS = ("name", "label", "probability", "second", "second_probability", "unknown", "reason")
+RISK = 0.05
+"""Share of the examples of known classes that may lose their name, unless the user says otherwise."""
 
-def predict_to(
-    loaded: LoadedRun,
-    collection: Collection,
-    out: Path,
-    progress: Progress | None = None,
-    inputs: Sequence[Path] = (),
-    replace: bool = False,
-    raw: bool = False,
-) -> Embedded:
-    """Predict the classes of a collection and write name, label and probability of each example to a CSV file.
+SMALLEST_GROUP = 5
+"""Examples, at least, that are reported as one more class."""
 
-    An example that cannot be used has no label and a reason. Every row of a table has a row, in the same order.
+UNLIKE_ALL = "looks like no known class"
+Row = dict[str, Any]
 
-    A file that is there is replaced with ``replace`` alone, one of ``inputs`` never. For ``raw`` see ``write_table``.
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions for a collection.
+
+    Attributes
+    ----------
+    rows : a row for each example, with the keys ``COLUMNS``; ``label`` is "" with a ``reason`` where there is no name
+    named : number of examples with a name
+    unlike : names of the examples that look like no known class
+    groups : those of them that look like one more class, group by group
+    skipped : reasons for the examples that cannot be used
+    judged : whether the run can tell examples of no known class
     """
+
+    rows: list[Row]
+    named: int
+    unlike: tuple[str, ...]
+    groups: tuple[tuple[str, ...], ...]
+    skipped: dict[str, str]
+    judged: bool
+
+
+def check_prediction(out: Path, inputs: Sequence[Path] = (), replace: bool = False) -> None:
+    """Refuse a file that is no CSV file or is in the way; one of ``inputs`` is never replaced."""
     check_suffix(out, (".csv",))
     check_output(out, inputs, replace)
-    fitted, classes = loaded.fitted, loaded.fitted.examples.classes
+
+
+def predict_collection(
+    loaded: LoadedRun, collection: Collection, risk: float = RISK, progress: Progress | None = None
+) -> Predictions:
+    """Predict the classes of a collection. Every row of a table has a row, in the same order.
+
+    ``risk`` is the share of the examples of known classes that may lose their name so that others get none. With 0 all
+    have a name.
+    """
+    fitted = loaded.fitted
     fitted.check_predicts()
-    rows: dict[str, list[object]] = {}
-    pieces = []
+    threshold = None if fitted.unknown is None else fitted.unknown.threshold(risk)
+    rows = {name: _row(name, reason=reason) for name, reason in collection.skipped.items()}
+    pieces, unlike, far = [], [], []
     for piece in embed_chunks(loaded, collection, progress):
+        rows |= {name: _row(name, reason=reason) for name, reason in piece.skipped.items()}
         if piece.names:
-            best = fitted.probabilities(piece.embeddings).max(1)
-            named = zip(piece.names, best.indices.tolist(), best.values.tolist(), strict=True)
-            rows |= {name: [classes[number], round(value, 6), ""] for name, number, value in named}
-        rows |= {name: ["", "", reason] for name, reason in piece.skipped.items()}
+            rows |= {row["name"]: row for row in _named(fitted, piece)}
+        if threshold is not None and piece.inputs is not None:
+            beyond = [place for place, name in enumerate(piece.names) if rows[name]["unknown"] > threshold]
+            unlike += [piece.names[place] for place in beyond]
+            far.append(piece.inputs[beyond])
         pieces.append(piece)
     embedded = together(pieces, collection.skipped)
     check_any(embedded)
+    for name in unlike:
+        rows[name] |= {"label": "", "reason": UNLIKE_ALL}
+    groups = _groups(fitted.unknown, torch.cat(far), unlike) if fitted.unknown is not None and unlike else ()
+    ordered = [rows[name] for name in collection.order or collection.names]
+    counts = len(embedded.names) - len(unlike)
+    return Predictions(ordered, counts, tuple(unlike), groups, embedded.skipped, fitted.unknown is not None)
+
+
+def write_predictions(found: Predictions, out: Path, raw: bool = False) -> None:
+    """Write the rows to a CSV file; for ``raw`` see ``write_table``."""
     with writing(out):
-        write_table(out, ["name", "label", "probability", "reason"], _in_order(collection, rows), raw)
+        write_table(out, list(COLUMNS), ([row[column] for column in COLUMNS] for row in found.rows), raw)
         clear_leftovers(out.parent, glob.escape(out.name))
-    return embedded
 
 
-def _in_order(collection: Collection, rows: dict[str, list[object]]) -> list[list[object]]:
-    """Rows with their names: of a table as there, with those that were left out; of a folder in natural order."""
-    unused: dict[str, list[object]] = {name: ["", "", reason] for name, reason in collection.skipped.items()}
-    found = unused | rows
-    return [[name, *found[name]] for name in collection.order or collection.names]
+def _row(name: str, **values: object) -> Row:
+    return dict.fromkeys(COLUMNS, "") | {"name": name} | values
+
+
+def _named(fitted: FittedModel, piece: Embedded) -> list[Row]:
+    """A row for each example, with the two likeliest classes."""
+    classes = fitted.examples.classes
+    best = fitted.probabilities(piece.embeddings).topk(min(2, len(classes)), dim=1)
+    scores: Sequence[object] = [""] * len(piece.names)
+    if fitted.unknown is not None and piece.inputs is not None:
+        scores = [round(score, 6) for score in fitted.unknown.scores(piece.inputs).tolist()]
+    rows = []
+    for name, numbers, values, score in zip(
+        piece.names, best.indices.tolist(), best.values.tolist(), scores, strict=True
+    ):
+        row = _row(name, label=classes[numbers[0]], probability=round(values[0], 6), unknown=score)
+        if len(numbers) > 1:
+            row |= {"second": classes[numbers[1]], "second_probability": round(values[1], 6)}
+        rows.append(row)
+    return rows
+
+
+def _groups(unknown: Unknown, rows: Tensor, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Clusters of examples that look like no known class, the largest first."""
+    from sklearn.cluster import HDBSCAN
+
+    if len(names) < 2 * SMALLEST_GROUP:
+        return ()
+    found = HDBSCAN(min_cluster_size=SMALLEST_GROUP, copy=True).fit_predict(unknown.whiten(rows).numpy())
+    groups: dict[int, list[str]] = {}
+    for name, number in zip(names, found.tolist(), strict=True):
+        groups.setdefault(number, []).append(name)
+    groups.pop(-1, None)  # examples of no cluster
+    return tuple(sorted(map(tuple, groups.values()), key=len, reverse=True))

@@ -8,12 +8,10 @@ from typing import Any
 
 from semimetric.core.errors import InputError
 from semimetric.data import Collection
-from semimetric.data.readers.folder import IMAGE_SUFFIXES
-from semimetric.data.readers.tables import TABLE_SUFFIXES
 from semimetric.model.fitted import FittedModel
 from semimetric.model.folder import LoadedRun
 from semimetric.search import Hits, search_run_index
-from semimetric.serve.embed import Embedded, check_fits, embed_chunks, new_examples, together, write_table
+from semimetric.serve.embed import Embedded, embed_chunks, examples_of, together, write_table
 from semimetric.training.progress import Progress
 
 REASONS = 3
@@ -40,7 +38,7 @@ def search_run(
     """
     sources = list(dict.fromkeys(queries))
     own = _own_rows(loaded.fitted, sources)
-    read = [(source, _examples_of(loaded, source, *columns, progress)) for source in sources if source not in own]
+    read = [(source, examples_of(loaded, source, *columns, progress)) for source in sources if source not in own]
     pieces = [piece for pair in read for piece in _embedded(loaded, *pair, len(sources) > 1, progress)]
     known = [Embedded((str(name),), loaded.fitted.embeddings[[row]], {}) for name, row in own.items()]
     asked = together([*known, *pieces], {})
@@ -61,17 +59,6 @@ def _own_rows(fitted: FittedModel, queries: Sequence[Path]) -> dict[Path, int]:
     """Rows of the queries that are no files but names of examples of the run."""
     rows = {name: row for row, name in enumerate(fitted.examples.names)}
     return {query: rows[str(query)] for query in queries if str(query) in rows and not query.exists()}
-
-
-def _examples_of(
-    loaded: LoadedRun, query: Path, label_column: str | None, id_column: str | None, progress: Progress | None
-) -> Collection:
-    """The examples of a query: one photograph, or those of a folder or table."""
-    suffix, kind = query.suffix.lower(), loaded.fitted.spec.kind
-    photograph = suffix in IMAGE_SUFFIXES or (kind == "photographs" and suffix not in TABLE_SUFFIXES)
-    if photograph and not query.is_dir():
-        return check_fits(loaded, Collection((str(query),), (None,), (query,), None, (), {}))
-    return new_examples(loaded, query, label_column, id_column, progress)
 
 
 def _embedded(

@@ -18,7 +18,7 @@ from semimetric.estimators.runs import estimator_of
 from semimetric.model.folder import LoadedRun, load_run
 from semimetric.serve import embed as bulk
 from semimetric.serve.embed import embed_to, new_examples
-from semimetric.serve.predict import predict_to
+from semimetric.serve.predict import predict_collection, write_predictions
 
 pytestmark = pytest.mark.filterwarnings("ignore::semimetric.pipeline.linear.GuardWarning")
 
@@ -180,7 +180,7 @@ def test_a_full_disk_is_a_sentence_and_the_work_is_kept(
     with monkeypatch.context() as patch:
         patch.setattr(bulk, "write_text", full)
         with pytest.raises(RunError, match=r"out\.csv cannot be written: .*No space left"):
-            predict_to(loaded, photos, tmp_path / "out.csv")
+            write_predictions(predict_collection(loaded, photos), tmp_path / "out.csv")
 
 
 def test_damaged_photographs_are_left_out_wherever_they_are(tmp_path: Path, loaded: LoadedRun) -> None:
@@ -194,7 +194,8 @@ def test_damaged_photographs_are_left_out_wherever_they_are(tmp_path: Path, load
     assert set(embedded.skipped) == {*names, "notes.txt"}
     assert embedded.names == tuple(name for name in found.names if name not in names)
     assert json.loads((tmp_path / "out.npy.json").read_text())["skipped"] == embedded.skipped
-    predicted = predict_to(loaded, found, tmp_path / "out.csv")
+    predicted = predict_collection(loaded, found, risk=0.0)
+    write_predictions(predicted, tmp_path / "out.csv")
     assert predicted.skipped == embedded.skipped
     rows = list(csv.DictReader((tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()))
     assert [row["name"] for row in rows] == list(found.names)
@@ -205,7 +206,7 @@ def test_damaged_photographs_are_left_out_wherever_they_are(tmp_path: Path, load
 
 def test_names_are_those_of_predict_and_probabilities_add_up(home: Path, tmp_path: Path, loaded: LoadedRun) -> None:
     found = new_examples(loaded, home / "photos")
-    predict_to(loaded, found, tmp_path / "out.csv")
+    write_predictions(predict_collection(loaded, found, risk=0.0), tmp_path / "out.csv")
     rows = list(csv.DictReader((tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()))
     assert [row["label"] for row in rows] == estimator_of(loaded).predict(found.paths).tolist()
     shares = estimator_of(loaded).predict_proba(found.paths).max(1)
