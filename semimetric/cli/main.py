@@ -25,7 +25,7 @@ COMMANDS: Registry[Any] = Registry(
         "fit": "semimetric.cli.fit:fit",
         "evaluate": "semimetric.cli.evaluate:evaluate",
         "search": "semimetric.cli.runs:search",
-        "predict": "semimetric.cli.runs:predict",
+        "predict": "semimetric.cli.predict:predict",
         "embed": "semimetric.cli.runs:embed",
         "suggest": "semimetric.cli.runs:suggest",
         "report": "semimetric.cli.report:report",

@@ -1,9 +1,8 @@
-"""Commands on a run: ``semimetric search | predict | embed | suggest | index | export``."""
+"""Commands on a run: ``semimetric search | embed | suggest | index | export``."""
 
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,6 @@ from semimetric.cli.console import (
     say,
     showing_progress,
     stderr,
-    stdout,
 )
 from semimetric.core.errors import InputError
 from semimetric.core.files import check_output
@@ -105,112 +103,6 @@ def search(
     print_skipped(skipped)
 
 
-def predict(
-    run: RunFolder,
-    data: Annotated[
-        Path,
-        typer.Argument(
-            help="A photograph, a folder of them, or a table (.npz, .npy, .csv, .tsv, .parquet).", show_default=False
-        ),
-    ],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="CSV file; without it the predictions are printed.")
-    ] = None,
-    risk: Annotated[
-        str,
-        typer.Option(
-            help="Share of the examples of known classes that may lose their name so that examples of no known class "
-            "get none; 0 or none names all."
-        ),
-    ] = "0.05",
-    replace: Replace = False,
-    raw: Raw = False,
-    label_column: LabelColumn = None,
-    id_column: IdColumn = None,
-    device: Device = "auto",
-    no_cache: NoCache = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    as_json: AsJson = False,
-) -> None:
-    """Predict the classes of new examples from their nearest training examples. Some may get no name: see --risk."""
-    from semimetric.serve.embed import examples_of
-    from semimetric.serve.predict import check_prediction, predict_collection, write_predictions
-
-    lost = _risk(risk)
-    if out is not None:
-        check_prediction(out, _inputs(data), replace)
-    with showing_progress(quiet=quiet, verbose=verbose) as progress:
-        loaded = load(run, device)
-        examples = examples_of(loaded, data, label_column, id_column, progress)
-        found = predict_collection(loaded, examples, lost, progress)
-    if out is not None:
-        write_predictions(found, out, raw)
-    if as_json:
-        facts = {"examples": found.named + len(found.unlike), "named": found.named, "new_groups": found.groups}
-        more = {"predictions": found.rows} if out is None else {"out": str(out)}
-        print_json(facts | more | {"skipped": found.skipped})
-        return
-    if out is None:
-        _print_predictions(found.rows)
-    _tell_predictions(found, out, lost)
-    if any(label is not None for label in examples.labels):
-        tell = say if out is not None else _say_beside
-        whose = "the sub-folders name classes" if data.is_dir() else "the table has labels"
-        tell(
-            f"next: {whose}; score the run on them with: semimetric evaluate {shlex.quote(str(run))} {shlex.quote(str(data))}"
-        )
-
-
-def _say_beside(text: str) -> None:
-    """Print a line on standard error, where predictions are on standard output."""
-    stderr.print(text, highlight=False, markup=False)
-
-
-def _risk(text: str) -> float:
-    """The option --risk as a number."""
-    try:
-        risk = 0.0 if text.lower() == "none" else float(text)
-    except ValueError:
-        risk = -1.0
-    if not 0 <= risk < 1:
-        raise InputError(f"--risk must be a number from 0 to below 1, or none, got {text!r}.")
-    return risk
-
-
-def _print_predictions(rows: list[dict[str, Any]]) -> None:
-    """A table on a terminal; CSV where standard output is not one."""
-    columns = list(rows[0])
-    if stdout.is_terminal:
-        print_table(columns, ([_short(row[name]) for name in columns] for row in rows))
-        return
-    from semimetric.serve.embed import table_text
-
-    sys.stdout.write(table_text(columns, ([row[name] for name in columns] for row in rows)))
-
-
-def _short(value: object) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
-
-
-def _tell_predictions(found: Any, out: Path | None, risk: float) -> None:
-    """What was named and what was not: on standard output, or beside predictions on standard error."""
-    tell = say if out is not None else _say_beside
-    if out is not None:
-        tell(f"{counted(found.named + len(found.unlike), 'prediction')} written to {out}")
-    if found.unlike:
-        count = len(found.unlike)
-        tell(
-            f"{counted(count, 'example')} {'looks' if count == 1 else 'look'} like no known class and got no name "
-            f"(risk {risk:g}: about that share of the examples of known classes loses its name; --risk 0 names all)"
-        )
-    for group in found.groups[:SHOWN]:
-        tell(f"about {len(group)} examples look like one more class: {', '.join(map(visible, group[:SHOWN]))}, ...")
-    if risk and not found.judged:
-        tell("note: the run has no score of being of no known class, so all examples are named. Fit with more labels.")
-    print_skipped(found.skipped, tell)
-
-
 def embed(
     run: RunFolder,
     data: NewData,
@@ -231,7 +123,7 @@ def embed(
     with showing_progress(_same_command, quiet, verbose) as progress:
         loaded = load(run, device)
         examples = new_examples(loaded, data, label_column, id_column, progress)
-        embedded = embed_to(loaded, examples, out, progress, _inputs(data), replace, raw)
+        embedded = embed_to(loaded, examples, out, progress, inputs_of(data), replace, raw)
     facts = {"examples": len(embedded.names), "components": embedded.embeddings.shape[1], "out": str(out)}
     if as_json:
         print_json(facts | {"skipped": embedded.skipped})
@@ -290,7 +182,7 @@ def index(
     """Put the embeddings of a run into an index for fast search. After an interruption the same command continues."""
     from semimetric.search import build_index, check_place
 
-    check_place(to, "--to").check_new(to, _inputs(), replace, "--to", "--replace")
+    check_place(to, "--to").check_new(to, inputs_of(), replace, "--to", "--replace")
     with showing_progress(_same_command, quiet, verbose) as progress:
         fitted = load(run, "cpu").fitted
         stage = partial(progress.stage, "indexing")
@@ -321,7 +213,7 @@ def export(
     if not onnx:
         raise InputError("say what to export to: --onnx.")
     out = out or run / "model.onnx"
-    check_output(out, _inputs(check), replace, in_run=out.resolve() == (run / "model.onnx").resolve())
+    check_output(out, inputs_of(check), replace, in_run=out.resolve() == (run / "model.onnx").resolve())
     facts = export_run(load(run, "cpu"), out, check)
     if as_json:
         print_json(facts)
@@ -332,7 +224,7 @@ def export(
     )
 
 
-def _inputs(data: Path | None = None) -> list[Path]:
+def inputs_of(data: Path | None = None) -> list[Path]:
     """Files beside those of the run that a command reads and may not write to."""
     return [] if data is None else [data]
 

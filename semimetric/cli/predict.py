@@ -1,0 +1,134 @@
+"""``semimetric predict``: the classes of new examples."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from semimetric.cli.console import (
+    AsJson,
+    Device,
+    NoCache,
+    Quiet,
+    RunFolder,
+    Verbose,
+    counted,
+    print_json,
+    print_table,
+    say,
+    showing_progress,
+    stderr,
+    stdout,
+)
+from semimetric.cli.runs import SHOWN, IdColumn, LabelColumn, Raw, Replace, inputs_of, load, print_skipped
+from semimetric.core.errors import InputError
+from semimetric.reporting.terminal import visible
+
+
+def predict(
+    run: RunFolder,
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="A photograph, a folder of them, or a table (.npz, .npy, .csv, .tsv, .parquet).", show_default=False
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="CSV file; without it the predictions are printed.")
+    ] = None,
+    risk: Annotated[
+        str,
+        typer.Option(
+            help="Share of the examples of known classes that may lose their name so that examples of no known class "
+            "get none; 0 or none names all."
+        ),
+    ] = "0.05",
+    replace: Replace = False,
+    raw: Raw = False,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
+    device: Device = "auto",
+    no_cache: NoCache = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
+) -> None:
+    """Predict the classes of new examples from their nearest training examples. Some may get no name: see --risk."""
+    from semimetric.serve.embed import examples_of
+    from semimetric.serve.predict import check_prediction, predict_collection, write_predictions
+
+    lost = _risk(risk)
+    if out is not None:
+        check_prediction(out, inputs_of(data), replace)
+    with showing_progress(quiet=quiet, verbose=verbose) as progress:
+        loaded = load(run, device)
+        examples = examples_of(loaded, data, label_column, id_column, progress)
+        found = predict_collection(loaded, examples, lost, progress)
+    if out is not None:
+        write_predictions(found, out, raw)
+    if as_json:
+        facts = {"examples": found.named + len(found.unlike), "named": found.named, "new_groups": found.groups}
+        more = {"predictions": found.rows} if out is None else {"out": str(out)}
+        print_json(facts | more | {"skipped": found.skipped})
+        return
+    if out is None:
+        _print_predictions(found.rows)
+    _tell_predictions(found, out, lost)
+    if any(label is not None for label in examples.labels):
+        tell = say if out is not None else _say_beside
+        whose = "the sub-folders name classes" if data.is_dir() else "the table has labels"
+        command = f"semimetric evaluate {shlex.quote(str(run))} {shlex.quote(str(data))}"
+        tell(f"next: {whose}; score the run on them with: {command}")
+
+
+def _say_beside(text: str) -> None:
+    """Print a line on standard error, where predictions are on standard output."""
+    stderr.print(text, highlight=False, markup=False)
+
+
+def _risk(text: str) -> float:
+    """The option --risk as a number."""
+    try:
+        risk = 0.0 if text.lower() == "none" else float(text)
+    except ValueError:
+        risk = -1.0
+    if not 0 <= risk < 1:
+        raise InputError(f"--risk must be a number from 0 to below 1, or none, got {text!r}.")
+    return risk
+
+
+def _print_predictions(rows: list[dict[str, Any]]) -> None:
+    """A table on a terminal; CSV where standard output is not one."""
+    columns = list(rows[0])
+    if stdout.is_terminal:
+        print_table(columns, ([_short(row[name]) for name in columns] for row in rows))
+        return
+    from semimetric.serve.embed import table_text
+
+    sys.stdout.write(table_text(columns, ([row[name] for name in columns] for row in rows)))
+
+
+def _short(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def _tell_predictions(found: Any, out: Path | None, risk: float) -> None:
+    """What was named and what was not: on standard output, or beside predictions on standard error."""
+    tell = say if out is not None else _say_beside
+    if out is not None:
+        tell(f"{counted(found.named + len(found.unlike), 'prediction')} written to {out}")
+    if found.unlike:
+        count = len(found.unlike)
+        tell(
+            f"{counted(count, 'example')} {'looks' if count == 1 else 'look'} like no known class and got no name "
+            f"(risk {risk:g}: about that share of the examples of known classes loses its name; --risk 0 names all)"
+        )
+    for group in found.groups[:SHOWN]:
+        tell(f"about {len(group)} examples look like one more class: {', '.join(map(visible, group[:SHOWN]))}, ...")
+    if risk and not found.judged:
+        tell("note: the run has no score of being of no known class, so all examples are named. Fit with more labels.")
+    print_skipped(found.skipped, tell)
