@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semimetric.core.checks import check_choice
+from semimetric.core.errors import InputError
 from semimetric.data.labels import is_missing
 from semimetric.data.readers.delimited import as_number, listed
 
@@ -141,6 +142,12 @@ class Column(ABC):
         return {}
 
 
+def _check_parts(column: Column, whole: bool) -> None:
+    """Refuse a column that a damaged file tells."""
+    if not (whole and isinstance(column.name, str) and isinstance(column.gaps, bool)):
+        raise InputError(f"column {listed([str(column.name)])} of type {column.kind} has parts that do not fit.")
+
+
 @dataclass(frozen=True)
 class NumericColumn(Column):
     """(value - centre) / spread, with ``fill`` for a gap."""
@@ -151,6 +158,10 @@ class NumericColumn(Column):
     fill: float
     centre: float = 0.0
     spread: float = 1.0
+
+    def __post_init__(self) -> None:
+        numbers = (self.fill, self.centre, self.spread)
+        _check_parts(self, all(isinstance(number, int | float) for number in numbers) and self.spread > 0)
 
     @classmethod
     def fit(cls, name: str, raw: RawColumn, scaled: bool) -> Self:
@@ -200,6 +211,9 @@ class CategoricalColumn(Column):
     gaps: bool
     categories: tuple[str, ...]
     other: bool
+
+    def __post_init__(self) -> None:
+        _check_parts(self, all(isinstance(text, str) for text in self.categories))
 
     @classmethod
     def fit(cls, name: str, raw: RawColumn) -> Self:
@@ -253,6 +267,10 @@ class TextColumn(Column):
     terms: tuple[str, ...]
     idf: Array
     components: Array
+
+    def __post_init__(self) -> None:
+        fits = self.idf.shape == self.components.shape[1:] == (len(self.terms),)
+        _check_parts(self, fits and all(isinstance(term, str) for term in self.terms))
 
     @classmethod
     def fit(cls, name: str, raw: RawColumn) -> Self | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import semimetric as sm
-from semimetric.core.errors import InputError
+from semimetric.core.errors import InputError, RunError
 from semimetric.data.frames import ColumnWarning
 
 pandas = pytest.importorskip("pandas")
@@ -58,6 +59,19 @@ def test_a_frame_through_a_run(fitted: tuple[sm.SemiMetric, Any], tmp_path: Path
     loaded = sm.load(tmp_path / "run")
     np.testing.assert_array_equal(loaded.transform(frame), model.transform(frame))
     assert loaded.n_features_in_ == 4
+
+
+def test_a_damaged_schema_is_told(fitted: tuple[sm.SemiMetric, Any], tmp_path: Path) -> None:
+    sm.save(fitted[0], tmp_path / "run")
+    path = tmp_path / "run" / "schema.json"
+    whole = json.loads(path.read_text())
+    first = whole["columns"][0]
+    damaged: list[Any] = [[], {}, whole | {"columns": [{}]}, whole | {"columns": whole["columns"][1:]}]
+    damaged += [whole | {"columns": [first | change, *whole["columns"][1:]]} for change in ({"fill": "x"}, {"type": 7})]
+    for content in damaged:
+        path.write_text(json.dumps(content))
+        with pytest.raises(RunError, match="is damaged"):
+            sm.load(tmp_path / "run")
 
 
 def test_other_data_is_refused(fitted: tuple[sm.SemiMetric, Any]) -> None:
