@@ -43,6 +43,7 @@ SCORES = {
     "map@r": "MAP@R",
     "nmi": "NMI",
     "calibration_error": "calibration error",
+    "unknown_auroc": "AUROC of unknown classes",
 }
 INPUTS = {"vectors": "columns", "images": "pixels"}
 FILES = ("scores.json", "confusion.csv", "mistakes.csv", "confusion.png", "confusion.svg")
@@ -140,10 +141,17 @@ def _write(found: Any, out: Path) -> list[Path]:
         stderr.print("no picture of the confusion: it needs pip install 'semimetric[figures]'", markup=False)
         return written
     from semimetric.reporting.canvas import write_figure
-    from semimetric.reporting.confusion import confusion_figure
+    from semimetric.reporting.plots import plot_confusion
 
-    figure = confusion_figure(found.confusion, found.classes, found.predicted)
-    return written + write_figure(figure, out / "confusion")
+    names = (*found.predicted, *found.unknown)
+    pairs = [
+        (names.index(true), column)
+        for true, counts in zip(found.classes, found.confusion.tolist(), strict=True)
+        for column, count in enumerate(counts)
+        for _ in range(count)
+    ]
+    truth, predicted = zip(*pairs, strict=True)
+    return written + write_figure(plot_confusion(truth, predicted, names), out / "confusion")
 
 
 def _titles(spec: Any) -> dict[str, str]:
@@ -155,7 +163,7 @@ def _titles(spec: Any) -> dict[str, str]:
 def _print_evaluation(found: Any, titles: dict[str, str]) -> None:
     judges = list(found.scores)
     rows = [(title, *(_percent(found.scores[judge].get(name)) for judge in judges)) for name, title in SCORES.items()]
-    print_table(("per cent", *(titles[judge] for judge in judges)), rows)
+    print_table(("per cent", *(titles[judge] for judge in judges)), (row for row in rows if any(row[1:])))
     say(f"{counted(found.examples, 'labelled example')} of {len(found.classes)} classes")
     for note in found.notes:
         say(f"note: {note}")

@@ -52,6 +52,8 @@ class Evaluation:
           nearest labelled example.
         - ``recall@1`` to ``recall@8``, ``map@r`` and ``nmi``, of the examples among each other, on all classes.
         - ``calibration_error``, the mean gap between probability and accuracy.
+        - ``unknown_auroc`` of "run", with classes unknown to it: how well its score of being of no known class ranks
+          their examples before those of known classes.
 
         None is a score that is not defined.
     classes : names of the R rows of ``confusion``: the classes of the examples, those unknown to the run last
@@ -112,6 +114,8 @@ def evaluate_examples(
     scores = {"run": _named(shares, numbers, calibrated=True) | _retrieval(points, numbers)}
     if rows is not None and fitted.labelled_inputs is not None:
         scores |= _baselines(fitted, rows, numbers)
+    if rows is not None and fitted.unknown is not None:
+        scores["run"]["unknown_auroc"] = _unknown_auroc(fitted.unknown.scores(rows), numbers >= len(known))
     predicted = shares.argmax(1)
     confusion = np.zeros((len(everyone), len(known)), dtype=np.int64)
     np.add.at(confusion, (numbers.numpy(), predicted.numpy()), 1)
@@ -166,6 +170,14 @@ def _named(shares: Tensor, numbers: Tensor, calibrated: bool) -> Scores:
         "balanced_accuracy": float(np.mean(of_classes)),
         "calibration_error": calibration_error(right, best.values) if calibrated else None,
     }
+
+
+def _unknown_auroc(scores: Tensor, unknown: Tensor) -> float | None:
+    from sklearn.metrics import roc_auc_score
+
+    if bool(unknown.all()) or not bool(unknown.any()):
+        return None
+    return float(roc_auc_score(unknown.numpy(), scores.numpy()))
 
 
 def _retrieval(points: Tensor, numbers: Tensor) -> Scores:

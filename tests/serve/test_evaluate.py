@@ -13,7 +13,7 @@ from helpers.command import semimetric
 from helpers.own_photos import COLOURS, write_folder, write_photo
 from sklearn.datasets import load_wine
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import balanced_accuracy_score, confusion_matrix
+from sklearn.metrics import balanced_accuracy_score, confusion_matrix, roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -107,6 +107,9 @@ def test_classes_without_a_label_in_the_run_count_for_search_alone(model: sm.LRM
     alone = model.evaluate(features[100:140], grapes[100:140])
     assert found.scores["run"]["accuracy"] == alone.scores["run"]["accuracy"]
     assert found.scores["run"]["recall@1"] != alone.scores["run"]["recall@1"]
+    unknown = model.unknown_score(features[100:])
+    assert found.scores["run"]["unknown_auroc"] == roc_auc_score(np.arange(78) >= 40, unknown)
+    assert alone.scores["run"]["unknown_auroc"] is None
 
 
 @pytest.mark.parametrize(
