@@ -65,6 +65,14 @@ Strict = Annotated[
 FineTune = Annotated[
     bool, typer.Option("--fine-tune", help="Train the pretrained network itself.", rich_help_panel="Own data")
 ]
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        help="Run to start from, after labels or examples were added: its settings hold, and a fifth of the epochs.",
+        rich_help_panel="Own data",
+    ),
+]
 Threads = Annotated[
     int | None, typer.Option(min=1, help="CPU threads of torch; on a busy machine 1 can be several times faster.")
 ]
@@ -114,6 +122,7 @@ def fit(
     columns: Columns = None,
     types: Types = None,
     strict: Strict = False,
+    start: From = None,
     fine_tune: FineTune = False,
     components: Components = None,
     seed: Annotated[int, typer.Option(help="Seed of split, weights, partitions and batches.")] = 0,
@@ -139,9 +148,9 @@ def fit(
         named = (label_column, id_column)
         collection = read_own_data(data, labels, *named, drop, columns, types, strict)
         set_threads(threads)
-        _fit_own(job, collection, data, named, fine_tune, resume, show_settings)
+        _fit_own(job, collection, data, named, fine_tune, resume, show_settings, start)
     else:
-        refuse_for_own_data(labels, label_column, id_column, drop, columns, types, strict, fine_tune)
+        refuse_for_own_data(labels, label_column, id_column, drop, columns, types, strict, fine_tune, start)
         set_threads(threads)
         _fit_benchmark(job, dataset or "digits", preset, data_dir, resume, show_settings)
 
@@ -164,8 +173,8 @@ def refuse_for_own_data(*given: object) -> None:
     """Refuse options that mean nothing for a benchmark."""
     if any(given):
         raise InputError(
-            "--labels, --label-column, --id-column, --drop, --columns, --types, --strict and --fine-tune are for data "
-            "of your own. Name its folder or table, or leave them out."
+            "--labels, --label-column, --id-column, --drop, --columns, --types, --strict, --fine-tune and --from are "
+            "for data of your own. Name its folder or table, or leave them out."
         )
 
 
@@ -220,11 +229,14 @@ def _fit_own(
     fine_tune: bool,
     resume: bool,
     show_settings: bool,
+    start: Path | None,
 ) -> None:
     """Say what was found, fit it, and say what came out."""
     from semimetric.pipeline.own import OwnRequest, fit_own
+    from semimetric.pipeline.warm import read_start
 
-    request = OwnRequest(job.method, job.seed, job.device, fine_tune, job.settings)
+    begun = None if start is None else read_start(start)
+    request = OwnRequest(job.method, job.seed, job.device, fine_tune, job.settings, begun)
     if show_settings:
         _print_settings(request.plan(collection), job.as_json)
         return

@@ -32,6 +32,8 @@ def print_outcome(outcome: dict[str, Any]) -> None:
     """Scores of a benchmark, how far to trust pseudo-labels, and what to do next."""
     if "final" in outcome:
         _print_scores(outcome)
+    if outcome.get("from"):
+        say(f"started from {visible(outcome['from'])}; its labels cannot judge the pseudo-labels again")
     if outcome.get("frozen_share"):
         say(
             f"distance: {outcome['frozen_share']:.0%} frozen features, {1 - outcome['frozen_share']:.0%} learned, so "

@@ -6,6 +6,7 @@ import warnings
 from abc import abstractmethod
 from functools import partial
 from math import prod
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -38,6 +39,7 @@ from semimetric.pipeline.data import FitData
 from semimetric.pipeline.descriptors import photo_transform
 from semimetric.pipeline.fit import fit
 from semimetric.pipeline.plan import Plan
+from semimetric.pipeline.warm import read_start
 from semimetric.reporting.notebook import small_map
 from semimetric.serve.evaluate import Evaluation, evaluate_examples
 from semimetric.training import Progress, Silent
@@ -69,7 +71,7 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
     classes_: Array
     n_features_in_: int
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, from_run: Path | str | None = None) -> Self:
         """Fit to examples and labels.
 
         Parameters
@@ -77,6 +79,8 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
         X : (N, d) matrix, DataFrame of numbers, categories and text, images (N, C, H, W), (N, H, W, C) or (N, H, W), or
             N paths of photographs
         y : (N,) labels; -1, NaN, None and "" mean unlabelled
+        from_run : folder of a run with the same method and network, to start from after labels or examples were added;
+            a fifth of the epochs is trained, unless ``epochs`` is set
         """
         if y is None and self._needs_labels():
             raise InputError(
@@ -91,12 +95,15 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
             raise InputError(f"X has n_samples = {len(samples)}, and there is nothing to compare. Give at least 2.")
         device = self._device()
         plan = self._plan(samples, labels, device)
+        start = None if from_run is None else read_start(Path(from_run))
+        if start is not None:
+            plan = start.shortened(plan, [name for name in ("epochs",) if getattr(self, name, None) is not None])
         transform = photo_transform(plan.network, plan.seed) if plan.network.side else None
         progress = self._progress()
         inputs = read_samples(samples, transform, device, progress)
         names = ExampleNames(classes=tuple(classes))
         data = FitData(samples.kind, samples.shape(), inputs, labels, names, transform, schema=samples.schema)
-        fitted = fit(plan, data, device, progress=progress)
+        fitted = fit(plan, data, device, progress=progress, start=start)
         if fitted.facts.get("interrupted"):
             raise KeyboardInterrupt
         self.adopt(fitted, classes, plan)

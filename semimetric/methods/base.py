@@ -152,6 +152,12 @@ class Method(nn.Module, ABC, Generic[C]):
         Refuse inputs that the method cannot use.
         """
 
+    def start_from(self, tensors: dict[str, Tensor], known: Tensor) -> None:
+        """Called after it if the fit starts from a run: take over what the method learned there, its ``state_dict``.
+
+        ``known`` (C,) are the numbers in the run of the C classes with labels here, -1 for a new one.
+        """
+
     def check_working_set(self, labelled: int, unlabelled: int) -> None:
         """Refuse a working set of so many examples if it is too small for k neighbours. Called once before training."""
         k, size = getattr(self.settings, "k", 0), labelled + unlabelled

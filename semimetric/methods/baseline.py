@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from semimetric.methods.starts import START_HELP, STARTS, ProjectionStart, proje
 from semimetric.metric import Metric
 
 SHARPNESS = 16.0  # scale of unit points before a linear head, for logits large enough to separate classes
+HEAD = ("head.weight", "head.bias")  # tensors of a head, a row for each class
 HEAD_DEVIATION = 0.01  # standard deviation of a head's initial weights; all classes start nearly equally likely
 
 SMALL_STEPS: Values = {"lr": 3e-5, "epochs": 5, "batch_size": 64}  # few large images fit into memory
@@ -134,3 +135,18 @@ def head_logits(head: nn.Linear, points: Tensor) -> Tensor:
     """(n, classes) logits of unit points."""
     logits: Tensor = head(SHARPNESS * points.to(head.weight.dtype))
     return logits
+
+
+@torch.no_grad()
+def take_over(own: dict[str, Tensor], tensors: dict[str, Tensor], known: Tensor, whole: Iterable[str]) -> None:
+    """Copy tensors of another fit into ``own``, a ``state_dict``, where they fit.
+
+    Of the head the rows of ``known`` (C,) classes, as in ``Method.start_from``; those named in ``whole`` as they are.
+    """
+    here = (known >= 0).nonzero().flatten()
+    for name in HEAD:
+        if name in tensors and tensors[name].shape[1:] == own[name].shape[1:]:
+            own[name][here.to(own[name].device)] = tensors[name][known[here]].to(own[name])
+    for name in whole:
+        if name in own and name in tensors and tensors[name].shape == own[name].shape:
+            own[name].copy_(tensors[name])

@@ -26,7 +26,7 @@ from semimetric.encoders import unit_features
 from semimetric.graph import Posteriors, cosine_posteriors, names_and_confidence, upper_quartiles
 from semimetric.losses import contrastive_loss
 from semimetric.methods.base import Examples, LearnsMetric, Needs, PredictsClasses
-from semimetric.methods.baseline import head_logits
+from semimetric.methods.baseline import head_logits, take_over
 from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, GRAPH, HELD_OUT_CLASSES, LR, Values, on_photographs
 from semimetric.methods.naming import RunningNames
 from semimetric.methods.starts import random_projection
@@ -210,6 +210,10 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
             self.register_buffer("directions", torch.zeros(width, kept))
             self.register_buffer("placed", torch.zeros((), dtype=torch.bool))
         self.make_views = preset_views(inputs, self.settings.augmentation, ("weak", "strong"))
+
+    def start_from(self, tensors: dict[str, Tensor], known: Tensor) -> None:
+        """The head's rows of known classes, and the fixed space."""
+        take_over(self.state_dict(), tensors, known, ("steps", "centre", "directions", "placed"))
 
     def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
         """Euclidean distance, after a random projection if ``components`` is set."""

@@ -140,7 +140,7 @@ def write_fitted(run: Run, fitted: FittedModel) -> None:
 def read_fitted(run: Run, device: torch.device, encoder: nn.Module | None = None) -> FittedModel:
     """The fitted model of a run; ``encoder`` is the user's own module, for a run that was trained with one."""
     _check_files(run, REQUIRED)
-    spec = _spec(run)
+    spec = read_spec(run)
     _check_module(run, spec, encoder)
     model = dataclasses.replace(read_model(run, spec, device, encoder), transform=_transform(run, spec))
     with _explaining(run):
@@ -188,7 +188,8 @@ def _misfit(run: Run, error: Exception) -> RunError:
     )
 
 
-def _spec(run: Run) -> ModelSpec:
+def read_spec(run: Run) -> ModelSpec:
+    """What the model of a run is built of."""
     texts = dict.fromkeys(("kind", "preprocess", "encoder", "module", "backbone", "fit"), str)
     fields = _fields(run, "model.json", shape=list, inputs=list, side=int, frozen_share=float, **texts)
     with _explaining(run):

@@ -27,7 +27,9 @@ from semimetric.model.unknown import fit_unknown
 from semimetric.pipeline.data import FitData
 from semimetric.pipeline.linear import GuardWarning, fit_metric
 from semimetric.pipeline.plan import Plan
+from semimetric.pipeline.warm import Start
 from semimetric.training import Progress, Run, Silent, Trainer, TrainingData, TrainingResult, pretrain
+from semimetric.training.checkpoint import start_from
 
 OpenRun = Callable[[], Run]
 """Makes the run folder, or finds the one to continue. It is called when everything about a fit has been accepted."""
@@ -43,10 +45,12 @@ class Prepared:
     test_labels: Tensor | None = None
 
 
-def prepare(plan: Plan, data: FitData, device: torch.device | str = "cpu") -> Prepared:
-    """Fit the preprocessing on the training inputs, and scale everything."""
+def prepare(
+    plan: Plan, data: FitData, device: torch.device | str = "cpu", preprocess: Preprocess | None = None
+) -> Prepared:
+    """Fit the preprocessing on the training inputs, unless there is one, and scale everything."""
     inputs = data.inputs.to(device)
-    preprocess = build_preprocess(plan.network.preprocess, inputs)
+    preprocess = build_preprocess(plan.network.preprocess, inputs) if preprocess is None else preprocess.to(device)
 
     def scaled(examples: Any) -> tuple[Tensor | None, Tensor | None]:
         if examples is None:
@@ -104,6 +108,7 @@ def fit(
     open_run: OpenRun | None = None,
     progress: Progress | None = None,
     encoder: nn.Module | None = None,
+    start: Start | None = None,
 ) -> FittedModel:
     """Learn from the data as planned; nothing is written before all input is accepted. The data is released.
 
@@ -115,12 +120,15 @@ def fit(
     open_run : makes or finds the run folder, to which training writes and from which it continues
     progress : is told what happens; without one, warnings are Python's
     encoder : the network, if it has been built already
+    start : the run whose network, metric and head training starts with
     """
+    if start is not None:
+        start.check(plan, model_spec(plan, data))
     if plan.is_linear:
         fitted = _fit_metric(plan, data, progress)
         run = None if open_run is None else open_run()
     else:
-        fitted, run = _fit_network(plan, data, device, open_run, progress or Silent(), encoder)
+        fitted, run = _fit_network(plan, data, device, open_run, progress or Silent(), encoder, start)
     fitted = dataclasses.replace(fitted, schema=data.schema)
     fitted.facts.update(data.facts, run=None if run is None else str(run.path))
     if run is not None:
@@ -157,17 +165,23 @@ def _fit_network(
     open_run: OpenRun | None,
     progress: Progress,
     encoder: nn.Module | None,
+    start: Start | None,
 ) -> tuple[FittedModel, Run | None]:
     if device.type == "cpu":
         keep_freed_memory()
-    ready = prepare(plan, data, device)
+    ready = prepare(plan, data, device, None if start is None else start.preprocess)
     spec = model_spec(plan, data)
     exact = data.inputs if data.inputs.ndim == 2 and isinstance(ready.preprocess, Identity) else None
     data.release()
     trainer = build_trainer(plan, ready.training, device, progress, encoder, open_run)
+    facts: dict[str, Any] = {}
+    if start is not None:
+        numbers = torch.unique(data.labels[data.labels >= 0]).tolist()
+        start_from(trainer, start.tensors, start.known([data.names.classes[number] for number in numbers]))
+        facts = {"from": str(start.path)}
     initial = _begin(plan, ready, trainer, spec)
     result = trainer.fit()
-    facts = _common_facts(plan, result.metric, device.type) | _training_facts(plan, result)
+    facts |= _common_facts(plan, result.metric, device.type) | _training_facts(plan, result)
     if ready.test_inputs is not None and ready.test_labels is not None:
         progress.stage("scoring the test set")
         final = score(result.encoder, result.metric, ready.test_inputs, ready.test_labels)

@@ -22,27 +22,37 @@ from semimetric.pipeline.descriptors import photo_transform
 from semimetric.pipeline.fit import build_network, fit
 from semimetric.pipeline.plan import Plan
 from semimetric.pipeline.resolve import resolve_own
+from semimetric.pipeline.warm import Start
 from semimetric.training import Progress, Run, Silent, choose_device
 
 
 @dataclass(frozen=True)
 class OwnRequest:
-    """What a user asks for; ``settings`` are of the network, the training and the method, by name."""
+    """What a user asks for; ``settings`` are of the network, the training and the method, by name.
+
+    With a ``start`` its settings hold where none are given, and its method and its fine-tuning hold.
+    """
 
     method: str = "consensus"
     seed: int = 0
     device: str = "auto"
     fine_tune: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
+    start: Start | None = None
 
     def plan(self, collection: Collection) -> Plan:
         """The plan for a collection; data that the method cannot learn from is refused."""
-        check_enough(self.method, collection)
+        method, fine_tune, before = self.method, self.fine_tune, {}
         samples, labels = samples_of(collection), number_labels(collection.labels)[1]
+        if self.start is not None:
+            self.start.check_request(samples.kind, method, self.settings.get("encoder"))
+            method, before = self.start.plan.method, self.start.settings()
+            fine_tune = bool(self.start.plan.own_network().get("fine_tune"))
+        check_enough(method, collection)
         where = choose_device(self.device)
-        asked = (self.method, self.seed, self.fine_tune)
-        settings = scaling_of(collection.schema) | self.settings
-        return resolve_own(samples.kind, samples.shape(), labels, where, *asked, **settings)
+        settings = scaling_of(collection.schema) | before | self.settings
+        plan = resolve_own(samples.kind, samples.shape(), labels, where, method, self.seed, fine_tune, **settings)
+        return plan if self.start is None else self.start.shortened(plan, self.settings)
 
 
 def scaling_of(schema: Schema | None) -> dict[str, Any]:
@@ -121,9 +131,11 @@ def fit_own(
     own = read_own(request, collection, source, columns, progress, tell)
     digest = own.plan.network.weights_digest() if own.plan.network.weights else None
     found = {"source": source.resolve().name, "digest": digest_of(own.collection), "examples": len(own.collection)}
+    if request.start is not None:
+        found["from"] = request.start.digest
     config = run_config("own data", own.plan, found, digest)
     device = choose_device(request.device)
-    return fit(own.plan, own.data, device, run_opener(out, config, resume), progress, own.encoder).facts
+    return fit(own.plan, own.data, device, run_opener(out, config, resume), progress, own.encoder, request.start).facts
 
 
 def check_enough(method: str, collection: Collection) -> None:

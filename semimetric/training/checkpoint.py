@@ -42,6 +42,13 @@ def load_trained(trainer: Trainer, tensors: dict[str, Tensor]) -> None:
     trainer.metric = Metric(tensors["metric.factor"]).to(trainer.device)
 
 
+def start_from(trainer: Trainer, tensors: dict[str, Tensor], known: Tensor) -> None:
+    """Begin with the ``trained_tensors`` of another run; ``known`` are its numbers of the classes here, -1 for none."""
+    load_model(trainer.encoder, tensors)
+    trainer.metric = Metric(tensors["metric.factor"]).to(trainer.device)
+    trainer.method.start_from(under("method.", tensors), known)
+
+
 def write_checkpoint(trainer: Trainer, run: Run) -> None:
     """Write everything that ``restore_checkpoint`` needs, except for the best model."""
     tensors = trained_tensors(trainer) | trainer.schedule.state()
