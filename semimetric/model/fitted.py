@@ -221,6 +221,7 @@ class FittedModel:
             posteriors=with_labels(more, given),
             examples=known,
             labelled_inputs=known_inputs,
+            unknown=self.unknown if len(every) == len(found.classes) else None,
         )
 
     def _numbered(self, labels: Sequence[str | None]) -> tuple[dict[int, Any], Tensor]:
