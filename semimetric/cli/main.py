@@ -28,6 +28,7 @@ COMMANDS: Registry[Any] = Registry(
         "predict": "semimetric.cli.predict:predict",
         "embed": "semimetric.cli.runs:embed",
         "suggest": "semimetric.cli.runs:suggest",
+        "serve": "semimetric.cli.serve:serve",
         "report": "semimetric.cli.report:report",
         "compare": "semimetric.cli.report:compare",
         "index": "semimetric.cli.runs:index",

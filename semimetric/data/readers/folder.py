@@ -26,6 +26,9 @@ IMAGE_SUFFIXES = (
 PATH_COLUMNS, LABEL_COLUMNS = ("path", "file", "filename", "image", "name"), ("label", "class", "species", "category")
 """Usual names of the columns with paths and with labels in a list of labels; the first that is there counts."""
 
+BOOK_COLUMNS = ("when", "change")
+"""Columns of a list to which the page appends: the last row of a path counts, and its label may be empty."""
+
 _CLUTTER = ("thumbs.db", "desktop.ini", "__macosx")
 
 FileId = tuple[int, int]
@@ -178,8 +181,10 @@ def _read_listing(source: Path, label_column: str | None, id_column: str | None)
     names = list(table.columns)
     paths = _needed_column(names, id_column, PATH_COLUMNS, "id_column", "paths", source)
     labels = _needed_column(names, label_column, LABEL_COLUMNS, "label_column", "labels", source)
-    rows = zip(table.numbers, table.columns[paths], label_texts(table.columns[labels]), strict=True)
-    return _Listing(source, tuple(rows), table.skipped, tuple(placeholder_notes(table.columns[labels])))
+    rows = tuple(zip(table.numbers, table.columns[paths], label_texts(table.columns[labels]), strict=True))
+    if {*BOOK_COLUMNS} <= {*names}:
+        rows = tuple({row[1]: row for row in rows}.values())
+    return _Listing(source, rows, table.skipped, tuple(placeholder_notes(table.columns[labels])))
 
 
 def _needed_column(

@@ -1,0 +1,52 @@
+"""``semimetric serve``: a page in the browser to search, look and label."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from semimetric.cli.console import DataDir, RunFolder, say, showing_progress
+from semimetric.core.errors import InputError
+from semimetric.core.extras import import_extra
+
+
+def serve(
+    run: RunFolder,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Others than this machine's own need the printed token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
+    data_dir: DataDir = None,
+) -> None:
+    """Open a page on this machine to search, look at and label the examples of a run. The run is not changed."""
+    import secrets
+    import socket
+
+    for package in ("starlette", "uvicorn"):
+        import_extra(package, "page", "the page")
+    import uvicorn
+
+    from semimetric.serve.page.desk import Desk
+    from semimetric.serve.page.guard import is_loopback
+    from semimetric.serve.page.server import build_app
+
+    try:
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise InputError(
+            f"--host {host} --port {port} cannot be used: {error.strerror or error}. Try --port 0."
+        ) from error
+    with listener:
+        with showing_progress() as progress:
+            progress.stage("drawing the map")
+            desk = Desk(run, data_dir=data_dir)
+            _ = desk.map
+        token = "" if is_loopback(host) else secrets.token_urlsafe(16)
+        name = f"[{host}]" if ":" in host else host
+        address = f"http://{name}:{listener.getsockname()[1]}/"
+        say(f"{address}{f'?token={token}' if token else ''}  (Ctrl-C ends; labels are in {desk.book.path})")
+        config = uvicorn.Config(
+            build_app(desk, host, token), log_level="warning", timeout_graceful_shutdown=1, server_header=False
+        )
+        uvicorn.Server(config).run(sockets=[listener])

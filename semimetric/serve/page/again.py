@@ -1,0 +1,103 @@
+"""Learning again with labels that were given on the page: the same settings, a new run folder, a process of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from semimetric.core.errors import InputError, SemimetricError
+from semimetric.data import Collection, load_dataset
+from semimetric.model.folder import LoadedRun, load_run
+from semimetric.pipeline.benchmark import benchmark_plan
+from semimetric.pipeline.config import run_config, run_opener
+from semimetric.pipeline.data import benchmark_data
+from semimetric.pipeline.fit import fit
+from semimetric.pipeline.own import OwnRequest, check_enough, fit_own
+from semimetric.pipeline.plan import Plan
+from semimetric.serve.pictures import open_pictures
+from semimetric.training import Run, choose_device
+
+
+@dataclass(frozen=True)
+class SamePlan(OwnRequest):
+    """A request with all settings of an earlier run."""
+
+    fixed: Plan | None = field(default=None)
+
+    def plan(self, collection: Collection) -> Plan:
+        """The plan of the earlier run; labels that it cannot learn from are refused."""
+        assert self.fixed is not None
+        check_enough(self.fixed.method, collection)
+        return self.fixed
+
+
+def is_benchmark(loaded: LoadedRun) -> bool:
+    """Whether a run is of a benchmark."""
+    return "dataset" in loaded.config or loaded.config.get("kind") == "benchmark"
+
+
+def check_can_learn(loaded: LoadedRun) -> None:
+    """Refuse a run whose examples are not on disk."""
+    if not is_benchmark(loaded) and not loaded.fitted.examples.source:
+        raise InputError("the run was saved by an estimator and does not say where its examples are. Fit it again.")
+
+
+def learn_again(run: Path, labels: Sequence[str | None], out: Path, data_dir: Path | None = None) -> dict[str, Any]:
+    """Fit the examples of ``run`` with these labels (N,) and its settings, into the new folder ``out``.
+
+    Returns
+    -------
+    dict
+        The outcome, as in ``result.json``.
+    """
+    loaded = load_run(run, "cpu")
+    check_can_learn(loaded)
+    if is_benchmark(loaded):
+        return _benchmark_again(loaded, labels, out, data_dir)
+    plan = Plan.from_dict(loaded.config["plan"], loaded.config.get("version", "unknown"))
+    examples = loaded.fitted.examples
+    pictures = open_pictures(loaded)
+    if pictures.missing:
+        raise InputError(pictures.missing)
+    given = (examples.names, tuple(labels), pictures.paths, pictures.features)
+    collection = Collection(*given, examples.columns or pictures.columns, {}, schema=loaded.fitted.schema)
+    columns = examples.label_column or None, examples.id_column or None
+    return fit_own(SamePlan(fixed=plan), collection, Path(examples.source), out, columns=columns)
+
+
+def _benchmark_again(
+    loaded: LoadedRun, labels: Sequence[str | None], out: Path, data_dir: Path | None
+) -> dict[str, Any]:
+    plan = benchmark_plan(Run(loaded.path))
+    classes = {str(name): number for number, name in enumerate(loaded.fitted.examples.classes)}
+    new = sorted({label for label in labels if label is not None} - {*classes})
+    if new:
+        raise InputError(f"the benchmark {plan.dataset} has no class {new[0]!r}, and its classes are fixed.")
+    data = benchmark_data(plan, load_dataset(plan.dataset, data_dir))
+    numbers = torch.tensor([-1 if label is None else classes[label] for label in labels])
+    data = dataclasses.replace(data, labels=numbers)
+    config = run_config("benchmark", plan, {"source": plan.dataset}, None)
+    return fit(plan, data, choose_device("auto"), run_opener(out, config, False)).facts
+
+
+def main(request: Path) -> int:
+    """Learn as a JSON file asks for; an error is one sentence on standard error."""
+    wanted = json.loads(request.read_text(encoding="utf-8"))
+    data_dir = None if wanted["data_dir"] is None else Path(wanted["data_dir"])
+    try:
+        learn_again(Path(wanted["run"]), wanted["labels"], Path(wanted["out"]), data_dir)
+    except (SemimetricError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(sys.argv[1])))

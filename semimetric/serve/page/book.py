@@ -1,0 +1,188 @@
+"""Labels that people give: an append-only CSV file next to the run, which ``fit --labels`` reads.
+
+Each line is one label of one example, with who gave it, when, and the number of the change that it belongs to. A change
+is undone by further lines, whose change is the negative number. The last line of an example counts.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+
+from semimetric.core.errors import InputError, RunError
+from semimetric.core.files import try_lock, write_text
+from semimetric.data.collection import tidy
+from semimetric.data.labels import is_no_label
+
+COLUMNS = ("path", "label", "who", "when", "change")
+LONGEST = 200
+"""Characters of a label or of a person's name."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Labels given at once: its number, the rows, and their labels before and after."""
+
+    number: int
+    rows: tuple[int, ...]
+    before: tuple[str | None, ...]
+    label: str | None
+
+
+class LabelBook:
+    """The labels of a run's examples as people have changed them; safe to use from several threads.
+
+    Parameters
+    ----------
+    path : the file; it is made with the first change, and begins with the labels that the run has
+    names : N names of examples
+    labels : N labels of the run, None for unlabelled
+    """
+
+    def __init__(self, path: Path, names: Sequence[str], labels: Sequence[str | None]) -> None:
+        self.path = path
+        self.names = tuple(names)
+        self.labels = list(labels)
+        self.changes: list[Change] = []
+        self.last = 0
+        self._lock = Lock()
+        self._file: int | None = None
+        if path.exists():
+            self._open()
+            self._read()
+
+    def set(self, rows: Sequence[int], label: str | None, who: str = "") -> Change:
+        """Give examples a label, or take it away with None; it is on disk when this returns."""
+        label = None if label is None else check_label(label)
+        chosen = tuple(dict.fromkeys(rows))
+        if not chosen or min(chosen) < 0 or max(chosen) >= len(self.names):
+            raise InputError(f"rows must be numbers of examples, from 0 to {len(self.names) - 1}, at least one.")
+        with self._lock:
+            change = Change(self.last + 1, chosen, tuple(self.labels[row] for row in chosen), label)
+            self._append([(row, label) for row in chosen], who, change.number)
+            self._apply(change)
+            return change
+
+    def undo(self, who: str = "") -> Change | None:
+        """Take back the last change that stands; None if there is none."""
+        with self._lock:
+            if not self.changes:
+                return None
+            change = self.changes[-1]
+            self._append(list(zip(change.rows, change.before, strict=True)), who, -change.number)
+            self._revert(change)
+            return change
+
+    def classes(self) -> list[str]:
+        """The labels in use, in the order of their first example."""
+        return list(dict.fromkeys(label for label in self.labels if label is not None))
+
+    def close(self) -> None:
+        """Release the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _apply(self, change: Change) -> None:
+        self.last = max(self.last, change.number)
+        self.changes.append(change)
+        for row in change.rows:
+            self.labels[row] = change.label
+
+    def _revert(self, change: Change) -> None:
+        self.changes.remove(change)
+        for row, label in zip(change.rows, change.before, strict=True):
+            self.labels[row] = label
+
+    def _append(self, entries: Sequence[tuple[int, str | None]], who: str, number: int) -> None:
+        """Write all lines of a change with one call, and wait for the disk."""
+        if self._file is None:
+            self._create()
+        assert self._file is not None
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        text = _lines((self.names[row], label or "", tidy(who)[:LONGEST], now, number) for row, label in entries)
+        try:
+            os.write(self._file, text.encode())
+            os.fsync(self._file)
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error}. Make room; the label was not saved.") from error
+
+    def _create(self) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        given = [(row, label) for row, label in enumerate(self.labels) if label is not None]
+        text = _lines([COLUMNS, *((self.names[row], label, "run", now, 0) for row, label in given)])
+        try:
+            write_text(self.path, text)
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error}. The label was not saved.") from error
+        self._open()
+
+    def _open(self) -> None:
+        self._file = os.open(self.path, os.O_RDWR | os.O_APPEND)
+        if not try_lock(self._file):
+            self.close()
+            raise RunError(f"{self.path} is in use by another page of this run. Close that one first.")
+
+    def _read(self) -> None:
+        """Replay the file; what a crash left of its last line is cut off."""
+        assert self._file is not None
+        content = self.path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.ftruncate(self._file, whole)
+        numbers = {name: row for row, name in enumerate(self.names)}
+        for number, entries in _changes(content[:whole].decode(), self.path):
+            known = {numbers[name]: label for name, label in entries.items() if name in numbers}
+            if number == 0:
+                for row, label in known.items():
+                    self.labels[row] = label
+            elif number > 0 and known:
+                before = tuple(self.labels[row] for row in known)
+                self._apply(Change(number, tuple(known), before, next(iter(known.values()))))
+            else:
+                for change in [change for change in self.changes if change.number == -number]:
+                    self._revert(change)
+            self.last = max(self.last, abs(number))
+
+
+def _changes(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, str | None]]]:
+    """The changes of a file in their order: number, and label by name."""
+    rows = csv.DictReader(io.StringIO(text))
+    if rows.fieldnames is None or not {*COLUMNS} <= {*rows.fieldnames}:
+        raise RunError(f"{path} is no file of labels: its columns are not {', '.join(COLUMNS)}. Move it away.")
+    number = 0
+    entries: dict[str, str | None] = {}
+    for line, row in enumerate(rows, 2):
+        try:
+            now = int(row["change"])
+        except (TypeError, ValueError) as error:
+            raise RunError(f"{path} is damaged in line {line}: {row['change']!r} is no change. Mend it.") from error
+        if now != number:
+            yield number, entries
+            number, entries = now, {}
+        entries[row["path"]] = row["label"] or None
+    yield number, entries
+
+
+def _lines(rows: object) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)  # type: ignore[arg-type]
+    return text.getvalue()
+
+
+def check_label(label: str) -> str:
+    """A label that people gave, tidied; what is no label, or hides something, is refused."""
+    tidied = tidy(label)
+    if is_no_label(tidied):
+        raise InputError(f"{label!r} stands for no label. Give the class another name.")
+    if len(tidied) > LONGEST or not tidied.isprintable():
+        raise InputError(f"a class name has at most {LONGEST} characters, all of them printable. Give another one.")
+    if tidied[0] in "=+@" or (tidied[0] == "-" and not tidied[1:].replace(".", "").isdigit()):
+        raise InputError(f"a class name must not begin with {tidied[0]!r}: a spreadsheet would take it for a formula.")
+    return tidied

@@ -1,0 +1,251 @@
+"""What the page of a run answers: points, examples, search, the queue, lists, and labels."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from semimetric.core.errors import InputError, RunError
+from semimetric.encoders.photographs import PhotoTransform
+from semimetric.evaluation.audit import held_out_predictions, likely_errors, near_duplicates, outliers
+from semimetric.graph import nearest_neighbors
+from semimetric.model.fitted import GRAPH_NEIGHBORS, posteriors_of
+from semimetric.model.folder import LoadedRun, load_run
+from semimetric.serve.maps import full_map
+from semimetric.serve.page.book import LabelBook
+from semimetric.serve.pictures import Pictures, jpeg_of, open_pictures
+from semimetric.serve.suggest import suggest
+from semimetric.training import Run
+
+THUMB, PICTURE = 96, 384
+"""Pixels of a small and of a large picture."""
+
+LISTED = 200
+"""Entries of a list at most."""
+
+QUEUE_POSTERIORS = 20_000
+"""Up to this many examples, labels are propagated again before the queue is made."""
+
+
+class Desk:
+    """A run with the labels that people give it.
+
+    Parameters
+    ----------
+    run : folder of the run, which is not changed
+    book : labels given so far; a new desk on a run that learned from them goes on with the same book
+    data_dir : folder that holds benchmark data
+    """
+
+    def __init__(self, run: Path, book: LabelBook | None = None, data_dir: Path | None = None) -> None:
+        self.loaded: LoadedRun = load_run(run, "cpu")
+        self.fitted = self.loaded.fitted
+        self.result: dict[str, Any] = Run(run).read("result.json") or {}
+        self.run, self.data_dir = run, data_dir
+        self.pictures: Pictures = open_pictures(self.loaded, data_dir)
+        names = self.fitted.examples.names or tuple(map(str, range(len(self.fitted.labels))))
+        self.trained_classes = [str(name) for name in self.fitted.examples.classes]
+        given = [None if n < 0 else self.trained_classes[n] for n in self.fitted.labels.tolist()]
+        self.book = book or LabelBook(labels_file(run), names, given)
+        if self.book.names != names:
+            raise RunError(f"{run} has other examples than the labels in {self.book.path}. Serve it on its own.")
+        self.small = lru_cache(4096)(self._small)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the examples."""
+        return self.book.names
+
+    def classes(self) -> list[str]:
+        """Classes of the run and those that people added."""
+        return list(dict.fromkeys([*self.trained_classes, *self.book.classes()]))
+
+    def labels(self) -> Tensor:
+        """Numbers (N,) of the current labels among ``classes``, -1 for none."""
+        numbers = {name: number for number, name in enumerate(self.classes())}
+        return torch.tensor([-1 if label is None else numbers[label] for label in self.book.labels])
+
+    @cached_property
+    def predicted(self) -> Tensor:
+        """Predicted class numbers (N,); -1 if the run knows no class."""
+        found = self.fitted.posteriors
+        if len(found.classes) == 0:
+            return torch.full((len(self.names),), -1)
+        return found.classes[found.shares.argmax(1)]
+
+    @cached_property
+    def map(self) -> tuple[Tensor, str]:
+        """Points (N, 2), and in words how they were placed."""
+        made = full_map(self.fitted.embeddings, self.predicted)
+        return made.points, made.made
+
+    @cached_property
+    def neighbors(self) -> Tensor:
+        """Nearest other examples (N, k)."""
+        return nearest_neighbors(self.fitted.embeddings, min(GRAPH_NEIGHBORS, len(self.names) - 1))
+
+    def facts(self) -> dict[str, Any]:
+        """The run in short, for the head of the page."""
+        labelled = sum(label is not None for label in self.book.labels)
+        return {
+            "name": self.run.resolve().name,
+            "examples": len(self.names),
+            "labelled": labelled,
+            "classes": self.classes(),
+            "kind": self.fitted.spec.kind,
+            "pictures": self.pictures.has_images,
+            "missing": self.pictures.missing,
+            "map": self.map[1],
+            "method": self.result.get("method", ""),
+            "trust": (self.result.get("trust") or {}).get("sentence", ""),
+            "final": self.result.get("final"),
+            "labels_file": str(self.book.path),
+            "changes": len(self.book.changes),
+            "last": self.book.last,
+        }
+
+    def columns(self) -> bytes:
+        """All examples as columns, one after another: x, y, confidence (float32), label, predicted (int32)."""
+        points = self.map[0].numpy().astype("<f4")
+        confidence = self.fitted.posteriors.confidence.numpy().astype("<f4")
+        whole = [points[:, 0], points[:, 1], confidence]
+        numbers = [self.labels().numpy(), self.predicted.numpy()]
+        return b"".join([*(column.tobytes() for column in whole), *(n.astype("<i4").tobytes() for n in numbers)])
+
+    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """Name, label, prediction and values of some examples."""
+        known = self.classes()
+        return [
+            {
+                "row": row,
+                "name": self.names[row],
+                "label": self.book.labels[row],
+                "predicted": known[int(self.predicted[row])] if int(self.predicted[row]) >= 0 else None,
+                "confidence": round(float(self.fitted.posteriors.confidence[row]), 4),
+                "values": [(name, f"{value:.4g}") for name, value in self.pictures.values(row)],
+            }
+            for row in self.checked(rows)
+        ]
+
+    def checked(self, rows: Sequence[Any]) -> list[int]:
+        """Rows that are numbers of examples; others are refused."""
+        for row in rows:
+            if not isinstance(row, int) or isinstance(row, bool) or not 0 <= row < len(self.names):
+                raise InputError(f"rows must be numbers of examples, from 0 to {len(self.names) - 1}, got {row!r}.")
+        return list(rows)
+
+    def _small(self, row: int) -> bytes | None:
+        tile = self.pictures.tile(row, THUMB)
+        return None if tile is None else jpeg_of(tile)
+
+    def large(self, row: int) -> bytes | None:
+        """A large picture as JPEG; None if there is none."""
+        tile = self.pictures.tile(row, PICTURE)
+        return None if tile is None else jpeg_of(tile)
+
+    def similar(self, row: int, k: int) -> list[dict[str, Any]]:
+        """The examples nearest to one of them, which is the first."""
+        (row,) = self.checked([row])
+        return self._hits(self.fitted.embeddings[row : row + 1], k)
+
+    def similar_to_picture(self, content: bytes, k: int) -> list[dict[str, Any]]:
+        """The examples nearest to an uploaded picture, which is decoded as ``fit`` decodes."""
+        if not self.pictures.has_images:
+            raise InputError("the examples of this run are rows of a table, so that a picture cannot be searched for.")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "upload"
+            path.write_bytes(content)
+            return self._hits(self._embedded(path), k)
+
+    def _embedded(self, path: Path) -> Tensor:
+        model, shape = self.fitted.model, self.fitted.spec.shape
+        transform = model.transform or PhotoTransform(shape[-1], "squash")
+        _, inputs, skipped = transform.read([path], model.device)
+        for reason in skipped.values():
+            raise InputError(f"the picture cannot be decoded: {reason}.")
+        if model.transform is None:
+            inputs = inputs.double() / 255 * self.pictures.brightest
+            inputs = (inputs.mean(1, keepdim=True) if shape[0] == 1 else inputs).float()
+        return model.embed(inputs)
+
+    def _hits(self, query: Tensor, k: int) -> list[dict[str, Any]]:
+        hits = self.fitted.nearest(query, min(k, len(self.names)))
+        found = self.examples(hits.rows[0].tolist())
+        return [hit | {"distance": float(f"{d:.6g}")} for hit, d in zip(found, hits.distances[0].tolist(), strict=True)]
+
+    def queue(self, count: int) -> list[dict[str, Any]]:
+        """What to label next, the most helpful first."""
+        labels = self.labels()
+        unlabelled = int((labels < 0).sum())
+        if not unlabelled:
+            return []
+        found = self.fitted.posteriors
+        if self.book.changes and len(labels) <= QUEUE_POSTERIORS:
+            found = posteriors_of(self.fitted.embeddings, labels)
+        count = min(count, unlabelled, LISTED)
+        chosen = suggest(self.fitted.embeddings, labels, found.shares, found.confidence, count)
+        listed = self.examples(chosen.rows.tolist())
+        return [entry | {"why": f"stands for {int(near)}"} for entry, near in zip(listed, chosen.near, strict=True)]
+
+    def errors(self) -> list[dict[str, Any]]:
+        """Labels that the others contradict, the surest first."""
+        labels, known = self.labels(), self.classes()
+        try:
+            held_out = held_out_predictions(lambda some: posteriors_of(self.fitted.embeddings, some), labels)
+        except InputError:
+            return []
+        found = likely_errors(held_out, labels)
+        listed = self.examples(found.rows[:LISTED].tolist())
+        reasons = zip(listed, found.predicted.tolist(), found.probability.tolist(), strict=False)
+        return [entry | {"why": f"{known[number]}? {100 * share:.0f} %"} for entry, number, share in reasons]
+
+    def duplicates(self) -> list[dict[str, Any]]:
+        """Pairs that are nearly the same, one after the other."""
+        pairs = near_duplicates(self.fitted.embeddings, self.neighbors)
+        rows = pairs.rows[: LISTED // 2]
+        why = [f"pair {number}, distance {d:.3g}" for number, d in enumerate(pairs.distances.tolist()[: len(rows)], 1)]
+        listed = self.examples(rows.flatten().tolist())
+        return [entry | {"why": why[place // 2]} for place, entry in enumerate(listed)]
+
+    def outliers(self) -> list[dict[str, Any]]:
+        """Examples that are far from all others."""
+        found = outliers(self.fitted.embeddings, LISTED // 2, self.neighbors)
+        listed = self.examples(found.rows.tolist())
+        return [entry | {"why": f"{score:.1f} times"} for entry, score in zip(listed, found.scores, strict=True)]
+
+    def label_accuracy(self) -> float | None:
+        """Share of the current labels that the others predict; None if no class has two."""
+        labels = self.labels()
+        try:
+            held_out = held_out_predictions(lambda some: posteriors_of(self.fitted.embeddings, some), labels)
+        except InputError:
+            return None
+        return float((held_out.predicted == labels[held_out.rows]).double().mean())
+
+
+def labels_file(run: Path) -> Path:
+    """The file of labels next to a run."""
+    resolved = run.resolve()
+    return resolved.with_name(f"{resolved.name}.labels.csv")
+
+
+def compared(before: Desk, after: Desk) -> dict[str, Any]:
+    """Scores of two runs on the same examples, and whose predicted class changed."""
+    old = [before.classes()[n] if n >= 0 else "" for n in before.predicted.tolist()]
+    new = [after.classes()[n] if n >= 0 else "" for n in after.predicted.tolist()]
+    changed = np.flatnonzero(np.array(old, dtype=object) != np.array(new, dtype=object)).tolist()
+    return {
+        "before": {"labels": before.label_accuracy(), "final": before.result.get("final")},
+        "after": {"labels": after.label_accuracy(), "final": after.result.get("final")},
+        "changed": len(changed),
+        "rows": changed[:LISTED],
+        "from": [old[row] for row in changed[:LISTED]],
+        "run": str(after.run),
+    }

@@ -1,0 +1,109 @@
+"""The file of labels: append-only, crash-safe, and read by ``fit --labels``."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from helpers.own_photos import COLOURS, write_photo
+
+from semimetric.core.errors import InputError, RunError
+from semimetric.data import read_collection
+from semimetric.serve.page.book import LabelBook, check_label
+
+NAMES, GIVEN = ("a", "b", "c", "d"), ("red", None, None, "blue")
+
+
+def opened(path: Path) -> LabelBook:
+    return LabelBook(path, NAMES, GIVEN)
+
+
+def test_labels_survive_without_being_closed(tmp_path: Path) -> None:
+    path = tmp_path / "run.labels.csv"
+    book = opened(path)
+    assert not path.exists()
+    book.set([1, 2], "red", "me")
+    book.set([3], None)
+    book.close()
+    again = opened(path)
+    assert again.labels == ["red", "red", "red", None]
+    assert again.undo().rows == (3,)
+    assert again.undo().rows == (1, 2)
+    assert again.undo() is None
+    assert again.labels == list(GIVEN)
+    again.set([0], "blue")
+    again.close()
+    last = opened(path)
+    assert last.labels == ["blue", None, None, "blue"]
+    assert [change.number for change in last.changes] == [3]
+    assert last.undo().number == 3
+    last.close()
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert [row["change"] for row in rows] == ["0", "0", "1", "1", "2", "-2", "-1", "-1", "3", "-3"]
+    assert {row["who"] for row in rows} == {"run", "me", ""}
+    assert all(row["when"].endswith("+00:00") for row in rows)
+
+
+def test_a_line_that_a_crash_cut_off_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    book = opened(path)
+    book.set([1], "red")
+    book.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"c,bl")
+    again = opened(path)
+    assert again.labels == ["red", "red", None, "blue"]
+    again.set([2], "green")
+    again.close()
+    assert path.read_bytes().startswith(whole + b"c,green,")
+
+
+def test_two_pages_cannot_write_the_same_file(tmp_path: Path) -> None:
+    book = opened(tmp_path / "l.csv")
+    book.set([1], "red")
+    with pytest.raises(RunError, match="in use by another page"):
+        opened(tmp_path / "l.csv")
+    book.close()
+
+
+def test_what_is_no_file_of_labels_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(RunError, match="is no file of labels"):
+        opened(tmp_path / "l.csv")
+    (tmp_path / "m.csv").write_text("path,label,who,when,change\na,red,me,now,first\n")
+    with pytest.raises(RunError, match="damaged in line 2"):
+        opened(tmp_path / "m.csv")
+
+
+@pytest.mark.parametrize(
+    "label", ["", " ", "-1", "nan", "=1+1", "@x", "+x", "-x", "a\x1b[2J", "a\nb", "x" * 201, "\u202ex"]
+)
+def test_labels_that_are_none_or_hide_something_are_refused(label: str) -> None:
+    with pytest.raises(InputError):
+        check_label(label)
+
+
+def test_labels_are_tidied_and_html_is_just_text() -> None:
+    assert check_label(" <b>red</b> ") == "<b>red</b>"
+    assert check_label("-3") == "-3"
+
+
+def test_fit_reads_the_last_label_of_each_photograph(tmp_path: Path) -> None:
+    names = []
+    for number, (name, colour) in enumerate(COLOURS.items()):
+        write_photo(tmp_path / "photos" / f"{name}.png", colour, number)
+        names.append(f"{name}.png")
+    book = LabelBook(tmp_path / "run.labels.csv", names, [None] * 3)
+    book.set([0, 1], "warm")
+    book.set([1], "cold")
+    book.set([2], "cold")
+    book.undo()
+    book.close()
+    found = read_collection(tmp_path / "photos", tmp_path / "run.labels.csv")
+    assert dict(zip(found.names, found.labels, strict=True)) == {
+        "red.png": "warm",
+        "green.png": "cold",
+        "blue.png": None,
+    }
+    assert not found.skipped

@@ -1,0 +1,201 @@
+"""What the server answers and what it refuses, without a browser."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import statistics
+import time
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("starlette", reason="needs semimetric[page]")
+pytest.importorskip("httpx2", reason="needs the package httpx2")
+
+from starlette.testclient import TestClient
+
+from semimetric.serve.page.desk import Desk
+from semimetric.serve.page.server import LARGEST_UPLOAD, build_app
+
+ROOT = Path(__file__).parent.parent.parent
+HERE = "http://127.0.0.1"
+
+
+@pytest.fixture
+def page(place: Path) -> Iterator[TestClient]:
+    with TestClient(build_app(Desk(place / "run")), base_url=HERE) as client:
+        yield client
+
+
+def test_the_run_and_its_points(page: TestClient, place: Path) -> None:
+    facts = page.get("/api/run").json()
+    assert facts["examples"] == 73
+    assert facts["labelled"] == 12
+    assert facts["classes"] == ["blue", "green", "red"]
+    content = page.get("/api/points").content
+    assert len(content) == 5 * 4 * 73
+    x, y = np.frombuffer(content, "<f4")[: 2 * 73].reshape(2, 73)
+    assert np.abs([x, y]).max() <= 1
+    label = np.frombuffer(content, "<i4")[3 * 73 : 4 * 73]
+    assert (label >= 0).sum() == 12
+    assert not (place / "run.labels.csv").exists()
+
+
+def test_labels_are_saved_at_once_and_taken_back(page: TestClient, place: Path) -> None:
+    saved = page.post("/api/labels", json={"rows": [20, 21], "label": " odd <b> ", "who": "me"}).json()
+    assert saved["label"] == "odd <b>"
+    assert saved["classes"][-1] == "odd <b>"
+    rows = list(csv.DictReader((place / "run.labels.csv").read_text().splitlines()))
+    assert [(row["label"], row["who"]) for row in rows[-2:]] == [("odd <b>", "me")] * 2
+    assert page.post("/api/undo", json={}).json()["rows"] == [20, 21]
+    assert page.post("/api/undo", json={}).json()["rows"] == []
+    assert page.get("/api/run").json()["labelled"] == 12
+
+
+def test_the_lists(page: TestClient) -> None:
+    queue = page.get("/api/list/queue?n=5").json()
+    assert len(queue) == 5
+    assert all(entry["label"] is None for entry in queue)
+    page.post("/api/labels", json={"rows": [queue[0]["row"]], "label": queue[0]["name"].split("/")[1].split()[0]})
+    assert queue[0]["row"] not in [entry["row"] for entry in page.get("/api/list/queue?n=20").json()]
+    pairs = page.get("/api/list/duplicates").json()
+    assert {entry["name"] for entry in pairs[:2]} == {"unlabelled/blue ü 2.png", "unlabelled/copy.png"}
+    assert len(page.get("/api/list/outliers").json()) == 73
+    named = [entry["name"].split("/")[1] for entry in page.get("/api/list/outliers").json()]
+    red = next(place for place, name in enumerate(named) if name.startswith("red"))
+    row = page.get("/api/list/outliers").json()[red]["row"]
+    page.post("/api/labels", json={"rows": [row], "label": "blue"})
+    assert page.get("/api/list/errors").json()[0]["row"] == row
+    assert page.get("/api/list/everything").status_code == 404
+
+
+def test_an_uploaded_photograph_finds_its_copy(page: TestClient, planted: Path) -> None:
+    content = (planted / "photos" / "unlabelled" / "copy.png").read_bytes()
+    found = page.post("/api/search?n=3", content=content).json()
+    assert {hit["name"] for hit in found[:2]} == {"unlabelled/blue ü 2.png", "unlabelled/copy.png"}
+    assert found[0]["distance"] < 1e-4 < found[2]["distance"]
+    near = page.get(f"/api/similar/{found[0]['row']}?n=2").json()
+    assert {hit["row"] for hit in near} == {hit["row"] for hit in found[:2]}
+
+
+def test_pictures_are_squares_of_the_photographs(page: TestClient) -> None:
+    name = page.post("/api/examples", json={"rows": [0]}).json()[0]["name"]
+    assert name.startswith("blue/")
+    for size, address in ((96, "small"), (384, "large")):
+        image = Image.open(io.BytesIO(page.get(f"/api/{address}/0").content))
+        assert image.size == (size, size)
+        assert np.asarray(image).mean((0, 1)).argmax() == 2
+
+
+def test_a_selection_is_exported(page: TestClient) -> None:
+    page.post("/api/labels", json={"rows": [30], "label": "red"})
+    answer = page.post("/api/export", json={"rows": [30, 31]})
+    assert "attachment" in answer.headers["content-disposition"]
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert rows[0]["label"] == "red"
+    assert rows[1]["label"] == ""
+
+
+REFUSED = {
+    "a row that is not there": ("/api/labels", {"rows": [999], "label": "red"}),
+    "a row that is no number": ("/api/labels", {"rows": ["../0"], "label": "red"}),
+    "no rows": ("/api/labels", {"rows": [], "label": "red"}),
+    "a label that is no text": ("/api/labels", {"rows": [0], "label": 7}),
+    "control characters": ("/api/labels", {"rows": [0], "label": "a\x1b[31m"}),
+    "a formula": ("/api/labels", {"rows": [0], "label": "=cmd()"}),
+    "rows of an export": ("/api/export", {"rows": [-1]}),
+    "no object": ("/api/labels", [1]),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_wrong_requests_are_refused_with_a_sentence(what: str, page: TestClient) -> None:
+    address, body = REFUSED[what]
+    answer = page.post(address, json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"].endswith(".")
+    assert page.get("/api/run").json()["labelled"] == 12
+
+
+def test_uploads_that_are_too_large_or_no_pictures_are_refused(page: TestClient) -> None:
+    assert page.post("/api/search", content=b"GIF89a, or not").status_code == 400
+    assert page.post("/api/search", content=b"x" * (LARGEST_UPLOAD + 1)).status_code == 413
+    bomb = io.BytesIO()
+    Image.new("1", (20000, 20000)).save(bomb, "PNG")
+    assert page.post("/api/search", content=bomb.getvalue()).status_code == 400
+    assert page.get("/api/search").status_code == 405
+    assert page.get("/api/run").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../server.py",
+        "/static/%2e%2e/server.py",
+        "/../../etc/passwd",
+        "/api/small/..%2f..%2f1",
+        "/api/small/-1",
+        "/api/small/999",
+    ],
+)
+def test_no_path_leads_outside(path: str, page: TestClient) -> None:
+    answer = page.get(path)
+    assert answer.status_code in (400, 404)
+    assert "import" not in answer.text
+
+
+def test_other_sites_and_hosts_are_refused(page: TestClient) -> None:
+    assert page.post("/api/undo", json={}, headers={"Origin": "http://evil.example"}).status_code == 403
+    assert page.get("/api/run", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+    assert page.get("/api/run", headers={"Host": "evil.example"}).status_code == 403
+    assert page.post("/api/undo", json={}, headers={"Origin": HERE}).status_code == 200
+    answer = page.get("/")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_other_addresses_need_the_token(place: Path) -> None:
+    with TestClient(build_app(Desk(place / "run"), "192.0.2.7", "secret"), base_url="http://192.0.2.7") as client:
+        assert client.get("/api/run").status_code == 403
+        assert client.get("/?token=wrong").status_code == 403
+        assert client.get("/api/run?token=secret").status_code == 403
+        assert client.get("/?token=secret").status_code == 200
+        assert client.get("/api/run").status_code == 200
+
+
+def test_two_browsers_lose_no_label(page: TestClient, place: Path) -> None:
+    for number in range(20):
+        page.post(
+            "/api/labels",
+            json={"rows": [20 + number], "label": "red" if number % 2 else "blue", "who": str(number % 2)},
+        )
+    page.__exit__(None, None, None)
+    labels = Desk(place / "run").book.labels[20:40]
+    assert labels == ["blue", "red"] * 10
+
+
+def test_a_label_is_saved_quickly(page: TestClient) -> None:
+    seconds = []
+    for row in range(20, 50):
+        began = time.process_time()
+        page.post("/api/labels", json={"rows": [row], "label": "red"})
+        seconds.append(time.process_time() - began)
+    assert statistics.median(seconds) < 0.05  # benchmarks/page.py measures it on an idle machine
+
+
+def test_the_bundle_was_built_from_the_sources() -> None:
+    digest = sha256()
+    for path in sorted((ROOT / "web" / "src").iterdir(), key=lambda path: path.name):
+        digest.update(f"{path.name}\n".encode() + path.read_bytes())
+    digest.update((ROOT / "web" / "package.json").read_bytes())
+    static = ROOT / "semimetric" / "serve" / "page" / "static"
+    first = re.match(r"/\* sources (\w+);", (static / "page.js").read_text())
+    assert first is not None
+    assert first[1] == digest.hexdigest(), "run: cd web && npm install && npm run build"
+    assert "regl-scatterplot 1.16.0 (MIT)" in (static / "LICENSES.txt").read_text()

@@ -1,0 +1,89 @@
+// What the server answers, and how to ask it.
+
+export interface Facts {
+  name: string;
+  examples: number;
+  labelled: number;
+  classes: string[];
+  pictures: boolean;
+  missing: string;
+  map: string;
+  method: string;
+  trust: string;
+  labels_file: string;
+  changes: number;
+  last: number;
+  learning: boolean;
+}
+
+export type ShortFacts = Pick<Facts, "labelled" | "classes" | "changes" | "last">;
+
+export interface Example {
+  row: number;
+  name: string;
+  label: string | null;
+  predicted: string | null;
+  confidence: number;
+  values: [string, string][];
+  distance?: number;
+  why?: string;
+}
+
+export interface Outcome {
+  before: { labels: number | null; final: Record<string, number> | null };
+  after: { labels: number | null; final: Record<string, number> | null };
+  changed: number;
+  rows: number[];
+  from: string[];
+  run: string;
+}
+
+export interface Columns {
+  x: Float32Array;
+  y: Float32Array;
+  confidence: Float32Array;
+  label: Int32Array;
+  predicted: Int32Array;
+}
+
+async function answer<T>(asked: Promise<Response>): Promise<T> {
+  const response = await asked;
+  if (response.ok) return (await response.json()) as T;
+  const text = await response.text();
+  let why = text;
+  try {
+    why = (JSON.parse(text) as { error: string }).error;
+  } catch {
+    // the answer is plain text
+  }
+  throw new Error(why);
+}
+
+export const get = <T>(path: string): Promise<T> => answer<T>(fetch(path));
+
+export const post = <T>(path: string, body: unknown): Promise<T> =>
+  answer<T>(fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }));
+
+export const upload = (file: Blob): Promise<Example[]> =>
+  answer<Example[]>(fetch("api/search", { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file }));
+
+export async function columns(count: number): Promise<Columns> {
+  const buffer = await (await fetch("api/points")).arrayBuffer();
+  const part = (place: number): [ArrayBuffer, number, number] => [buffer, 4 * place * count, count];
+  return {
+    x: new Float32Array(...part(0)),
+    y: new Float32Array(...part(1)),
+    confidence: new Float32Array(...part(2)),
+    label: new Int32Array(...part(3)),
+    predicted: new Int32Array(...part(4)),
+  };
+}
+
+export async function saveSelection(rows: number[]): Promise<void> {
+  const response = await fetch("api/export", { method: "POST", body: JSON.stringify({ rows }) });
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(await response.blob());
+  link.download = "selection.csv";
+  link.click();
+  URL.revokeObjectURL(link.href);
+}

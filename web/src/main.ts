@@ -1,0 +1,559 @@
+// The page: one list of examples beside the map, class keys below, and what other browsers do as it happens.
+
+import { columns, get, post, saveSelection, upload } from "./api";
+import type { Columns, Example, Facts, Outcome, ShortFacts } from "./api";
+import { classColour } from "./colours";
+import { groups, PointMap } from "./map";
+import type { ColourBy, Group } from "./map";
+
+const RESERVED = "uslnx";
+const KEYS = [..."1234567890qwertzuiopasdfghjklyxcvbnm"].filter((key) => !RESERVED.includes(key));
+const SHOWN = 120; // tiles of a long list at first
+
+function element<T extends HTMLElement>(id: string): T {
+  const found = document.getElementById(id);
+  if (!found) throw new Error(`the page has no ${id}`);
+  return found as T;
+}
+
+function make<K extends keyof HTMLElementTagNameMap>(kind: K, text = "", name = ""): HTMLElementTagNameMap[K] {
+  const made = document.createElement(kind);
+  made.textContent = text;
+  if (name) made.className = name;
+  return made;
+}
+
+const visible = (text: string): string => text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
+// The key of each class: its name, if that is one character, else the next that is free.
+function keysOf(classes: string[]): Map<string, string> {
+  const own = classes.filter((name) => KEYS.includes(name));
+  const free = KEYS.filter((key) => !own.includes(key));
+  const keys = new Map(own.map((name) => [name, name]));
+  for (const name of classes) {
+    const key = keys.has(name) ? undefined : free.shift();
+    if (key) keys.set(name, key);
+  }
+  return keys;
+}
+
+type ListName = "queue" | "selection" | "search" | "errors" | "duplicates" | "outliers";
+
+class Page {
+  private facts!: Facts;
+  private data!: Columns;
+  private map: PointMap | null = null;
+  private list: ListName = "queue";
+  private shown: Example[] = [];
+  private current = 0;
+  private selection: number[] = [];
+  private searched: Example[] = [];
+  private readonly hidden = new Set<string>();
+  private more = SHOWN;
+  private readonly who = localStorage.getItem("who") ?? "";
+
+  async start(): Promise<void> {
+    this.facts = await get<Facts>("api/run");
+    this.data = await columns(this.facts.examples);
+    document.title = `${this.facts.name} · semimetric`;
+    element("name").textContent = visible(this.facts.name);
+    element("made").textContent = `${this.facts.map}. ${this.facts.missing}`;
+    this.openMap();
+    this.wire();
+    this.showFacts();
+    this.listen();
+    await this.draw();
+    document.body.dataset.painted = String(Math.round(performance.now()));
+    await this.open("queue");
+    document.body.dataset.ready = "yes";
+  }
+
+  private openMap(): void {
+    try {
+      this.map = new PointMap(element<HTMLCanvasElement>("map"), {
+        selected: (rows) => this.select(rows),
+        over: (row) => void this.hover(row),
+      });
+      this.map.onView(() => this.placeNames());
+    } catch (error) {
+      this.say(`This browser draws no map: ${(error as Error).message}`, true);
+    }
+  }
+
+  private get colourBy(): ColourBy {
+    return element<HTMLSelectElement>("colour").value as ColourBy;
+  }
+
+  private async draw(): Promise<void> {
+    await this.map?.draw(this.data, this.colourBy, this.facts.classes.length);
+    this.showLegend();
+    this.placeNames();
+  }
+
+  // What people see of the state.
+
+  private showFacts(): void {
+    const { labelled, examples, changes } = this.facts;
+    element("count").textContent = `${labelled.toLocaleString("en")} of ${examples.toLocaleString("en")} labelled`;
+    element<HTMLButtonElement>("undo").disabled = changes === 0;
+    const keys = keysOf(this.facts.classes);
+    element("classes").replaceChildren(
+      ...this.facts.classes.map((name, number) => {
+        const button = make("button");
+        button.type = "button";
+        const key = keys.get(name);
+        if (key) button.append(make("kbd", key));
+        const swatch = make("i");
+        swatch.style.background = classColour(number);
+        button.append(swatch, make("span", visible(name)));
+        button.addEventListener("click", () => void this.label(name));
+        return button;
+      }),
+    );
+  }
+
+  private showLegend(): void {
+    const chosen = new Set(this.selection);
+    const counts = (group: Group): string => {
+      let [inside, all] = [0, 0];
+      for (let row = 0; row < this.facts.examples; row++) {
+        if (!group.of(row)) continue;
+        all++;
+        if (chosen.has(row)) inside++;
+      }
+      return chosen.size ? `${inside} / ${all}` : all.toLocaleString("en");
+    };
+    element("legend").replaceChildren(
+      ...groups(this.data, this.colourBy, this.facts.classes).map((group) => {
+        const button = make("button");
+        button.type = "button";
+        button.setAttribute("aria-pressed", String(!this.hidden.has(group.name)));
+        const swatch = make("i");
+        swatch.style.background = group.colour;
+        button.append(swatch, make("span", visible(group.name)), make("small", counts(group)));
+        button.addEventListener("click", () => this.toggle(group.name));
+        return button;
+      }),
+    );
+  }
+
+  private visibleRows(): number[] {
+    const kept = groups(this.data, this.colourBy, this.facts.classes).filter((group) => !this.hidden.has(group.name));
+    const rows: number[] = [];
+    for (let row = 0; row < this.facts.examples; row++) if (kept.some((group) => group.of(row))) rows.push(row);
+    return rows;
+  }
+
+  private toggle(name: string): void {
+    if (!this.hidden.delete(name)) this.hidden.add(name);
+    this.map?.filter(this.hidden.size ? this.visibleRows() : null);
+    this.showLegend();
+  }
+
+  private placeNames(): void {
+    const layer = element("names");
+    const wanted = element<HTMLInputElement>("naming").checked && (this.colourBy === "label" || this.colourBy === "predicted");
+    const pictures = element<HTMLInputElement>("thumbs").checked && this.facts.pictures;
+    layer.replaceChildren();
+    if (!this.map) return;
+    if (pictures) this.placeTiles(layer);
+    if (!wanted) return;
+    for (const [name, row] of this.middles()) {
+      const place = this.map.place(row);
+      if (!place) continue;
+      const label = make("span", visible(name));
+      label.style.transform = `translate(${place[0]}px, ${place[1]}px) translate(-50%, -50%)`;
+      layer.append(label);
+    }
+  }
+
+  private placeTiles(layer: HTMLElement): void {
+    const step = Math.max(1, Math.floor(this.facts.examples / 80));
+    for (let row = 0; row < this.facts.examples; row += step) {
+      const place = this.map?.place(row);
+      if (!place) continue;
+      const tile = make("img");
+      tile.src = `api/small/${row}`;
+      tile.alt = "";
+      tile.style.transform = `translate(${place[0]}px, ${place[1]}px) translate(-50%, -50%)`;
+      layer.append(tile);
+    }
+  }
+
+  // The example in the middle of each class, to which its name is fixed.
+  private middles(): Map<string, number> {
+    const found = new Map<string, number>();
+    const numbers = this.colourBy === "label" ? this.data.label : this.data.predicted;
+    this.facts.classes.slice(0, 40).forEach((name, number) => {
+      const rows: number[] = [];
+      numbers.forEach((of, row) => of === number && rows.push(row));
+      if (!rows.length) return;
+      const middle = (column: Float32Array): number => rows.map((row) => column[row]!).sort((a, b) => a - b)[rows.length >> 1]!;
+      const [x, y] = [middle(this.data.x), middle(this.data.y)];
+      const apart = (row: number): number => Math.hypot(this.data.x[row]! - x, this.data.y[row]! - y);
+      found.set(name, rows.reduce((best, row) => (apart(row) < apart(best) ? row : best)));
+    });
+    return found;
+  }
+
+  private async hover(row: number | null): Promise<void> {
+    const box = element("hover");
+    if (row === null) {
+      box.hidden = true;
+      return;
+    }
+    const [example] = await post<Example[]>("api/examples", { rows: [row] });
+    if (!example) return;
+    box.replaceChildren(...this.picture(example), make("b", visible(example.name)), make("span", this.about(example)));
+    box.dataset.row = String(row);
+    const place = this.map?.place(row) ?? [0, 0];
+    const frame = element("map").getBoundingClientRect();
+    box.style.left = `${Math.min(frame.left + place[0] + 14, innerWidth - 200)}px`;
+    box.style.top = `${Math.min(frame.top + place[1] + 14, innerHeight - 200)}px`;
+    box.hidden = false;
+  }
+
+  private picture(example: Example, alt = ""): HTMLElement[] {
+    if (this.facts.pictures) {
+      const image = make("img");
+      image.src = `api/small/${example.row}`;
+      image.alt = alt;
+      image.loading = "lazy";
+      return [image];
+    }
+    const values = make("dl");
+    for (const [name, value] of example.values) values.append(make("dt", visible(name)), make("dd", value));
+    return [values];
+  }
+
+  private about(example: Example): string {
+    if (example.label !== null) return visible(example.label);
+    return example.predicted === null ? "" : `${visible(example.predicted)}? ${Math.round(100 * example.confidence)} %`;
+  }
+
+  // Lists.
+
+  private async open(name: ListName): Promise<void> {
+    this.list = name;
+    for (const tab of document.querySelectorAll<HTMLElement>("[data-list]")) {
+      tab.setAttribute("aria-selected", String(tab.dataset.list === name));
+      tab.tabIndex = tab.dataset.list === name ? 0 : -1;
+    }
+    this.current = 0;
+    this.more = SHOWN;
+    try {
+      if (name === "selection") this.shown = this.selection.length ? await post<Example[]>("api/examples", { rows: this.selection.slice(0, 1000) }) : [];
+      else if (name === "search") this.shown = this.searched;
+      else this.shown = await get<Example[]>(`api/list/${name}`);
+    } catch (error) {
+      this.shown = [];
+      this.say((error as Error).message, true);
+    }
+    this.showList();
+  }
+
+  private hint(): string {
+    const all = this.selection.length;
+    const texts: Record<ListName, string> = {
+      queue: "What to label next, the most helpful first. Press the key of a class.",
+      selection: all ? `Keys label all ${all.toLocaleString("en")} selected.` : "Draw around points on the map, or press a class in the legend and then Select shown.",
+      search: "Nearest first. Press S on any example, or choose a picture.",
+      errors: "Labels that the other labels contradict, the surest first.",
+      duplicates: "Pairs that are nearly the same.",
+      outliers: "Far from all others.",
+    };
+    return texts[this.list];
+  }
+
+  private showList(): void {
+    element("hint").textContent = this.shown.length || this.list === "selection" || this.list === "search" ? this.hint() : "Nothing is listed here.";
+    element("selected").textContent = this.selection.length ? String(this.selection.length) : "";
+    const tiles = this.shown.slice(0, this.more).map((example, place) => this.tile(example, place));
+    const rest = this.shown.length - tiles.length;
+    if (rest > 0) {
+      const button = make("button", `Show ${Math.min(rest, SHOWN)} more`);
+      button.type = "button";
+      button.addEventListener("click", () => {
+        this.more += SHOWN;
+        this.showList();
+      });
+      element("more").replaceChildren(button);
+    } else element("more").replaceChildren();
+    element("grid").replaceChildren(...tiles);
+    this.point(false);
+  }
+
+  private tile(example: Example, place: number): HTMLElement {
+    const tile = make("button", "", "tile");
+    tile.type = "button";
+    tile.dataset.row = String(example.row);
+    tile.append(...this.picture(example, visible(example.name)));
+    const words = make("span", this.about(example), example.label === null ? "guess" : "known");
+    tile.append(words);
+    if (example.why ?? example.distance) tile.append(make("small", example.why ?? `distance ${example.distance!.toPrecision(3)}`));
+    tile.title = visible(example.name);
+    tile.addEventListener("focus", () => {
+      this.current = place;
+      this.point(false);
+    });
+    tile.addEventListener("dblclick", () => void this.similar());
+    return tile;
+  }
+
+  private point(focus: boolean): void {
+    const tiles = [...element("grid").children] as HTMLElement[];
+    tiles.forEach((tile, place) => {
+      tile.tabIndex = place === this.current ? 0 : -1;
+      tile.setAttribute("aria-current", String(place === this.current));
+    });
+    const now = tiles[this.current];
+    if (focus) now?.focus();
+    const row = this.shown[this.current]?.row;
+    if (this.list !== "selection") this.map?.select(row === undefined ? [] : [row]);
+  }
+
+  private select(rows: number[]): void {
+    if (rows.length === 1 && this.list !== "selection") {
+      void this.show(rows);
+      return;
+    }
+    this.selection = rows;
+    this.showLegend();
+    void this.open("selection");
+  }
+
+  private async show(rows: number[]): Promise<void> {
+    this.searched = await get<Example[]>(`api/similar/${rows[0]}`);
+    await this.open("search");
+  }
+
+  private async similar(): Promise<void> {
+    const example = this.shown[this.current];
+    if (example) await this.show([example.row]);
+  }
+
+  // Labels.
+
+  private async label(name: string | null): Promise<void> {
+    const whole = this.list === "selection" && this.selection.length > 0;
+    const example = this.shown[this.current];
+    const rows = whole ? this.selection : example ? [example.row] : [];
+    if (!rows.length) {
+      this.say("Choose an example first.", true);
+      return;
+    }
+    try {
+      const saved = await post<ShortFacts & { change: number; label: string | null }>("api/labels", { rows, label: name, who: this.who });
+      this.take(rows, rows.map(() => saved.label), saved);
+      this.say(`${rows.length === 1 ? "1 label" : `${rows.length} labels`} saved: ${saved.label === null ? "none" : visible(saved.label)}`);
+      if (!whole) this.step(1, true);
+    } catch (error) {
+      this.say((error as Error).message, true);
+    }
+  }
+
+  private async undo(): Promise<void> {
+    const back = await post<ShortFacts & { rows: number[] }>("api/undo", { who: this.who });
+    const examples = back.rows.length ? await post<Example[]>("api/examples", { rows: back.rows.slice(0, 1000) }) : [];
+    this.take(examples.map((example) => example.row), examples.map((example) => example.label), back);
+    this.say(back.rows.length ? `Taken back: ${back.rows.length === 1 ? "1 label" : `${back.rows.length} labels`}` : "There is nothing to take back.");
+  }
+
+  private take(rows: number[], labels: (string | null)[], facts: ShortFacts): void {
+    Object.assign(this.facts, facts);
+    const numbers = new Map(this.facts.classes.map((name, number) => [name, number]));
+    rows.forEach((row, place) => {
+      const label = labels[place] ?? null;
+      this.data.label[row] = label === null ? -1 : (numbers.get(label) ?? -1);
+      for (const list of [this.shown, this.searched]) for (const example of list) if (example.row === row) example.label = label;
+    });
+    for (const tile of element("grid").children) {
+      const place = this.shown.findIndex((example) => String(example.row) === (tile as HTMLElement).dataset.row);
+      const words = tile.querySelector("span");
+      const example = this.shown[place];
+      if (!words || !example) continue;
+      words.textContent = this.about(example);
+      words.className = example.label === null ? "guess" : "known";
+    }
+    this.showFacts();
+    void this.draw();
+  }
+
+  private step(by: number, focus: boolean): void {
+    this.current = Math.max(0, Math.min(this.shown.length - 1, this.current + by));
+    if (this.current >= this.more) {
+      this.more += SHOWN;
+      this.showList();
+    }
+    this.point(focus);
+  }
+
+  // Learning again.
+
+  private async learn(): Promise<void> {
+    try {
+      await post("api/learn", {});
+      element<HTMLButtonElement>("learn").disabled = true;
+      this.say("Learning again. The page goes on with the old model until the new one is done.");
+    } catch (error) {
+      this.say((error as Error).message, true);
+    }
+  }
+
+  private listen(): void {
+    const events = new EventSource("api/events");
+    const on = <T>(kind: string, act: (value: T) => void): void => events.addEventListener(kind, (event) => act(JSON.parse((event as MessageEvent<string>).data) as T));
+    on<{ rows: number[]; labels: (string | null)[]; facts: ShortFacts }>("labels", ({ rows, labels, facts }) => {
+      if (facts.last >= this.facts.last) this.take(rows, labels, facts);
+    });
+    on<Record<string, number>>("epoch", (line) => {
+      const loss = Object.entries(line).find(([name]) => name.endsWith("loss"));
+      this.say(`Epoch ${line.epoch}${loss ? `, loss ${loss[1].toPrecision(3)}` : ""}${line.confidence === undefined ? "" : `, confidence ${Math.round(100 * line.confidence)} %`}`);
+    });
+    on<{ why: string }>("failed", ({ why }) => {
+      element<HTMLButtonElement>("learn").disabled = false;
+      this.say(`It did not learn: ${visible(why)}`, true);
+    });
+    on<Outcome>("learned", (outcome) => void this.learned(outcome));
+  }
+
+  private async learned(outcome: Outcome): Promise<void> {
+    this.facts = await get<Facts>("api/run");
+    this.data = await columns(this.facts.examples);
+    element<HTMLButtonElement>("learn").disabled = false;
+    element("made").textContent = this.facts.map;
+    this.showFacts();
+    await this.draw();
+    const percent = (share: number | null | undefined): string => (share === null || share === undefined ? "" : `${(100 * share).toFixed(1)} %`);
+    const rows: [string, string, string][] = [["labels predicted by the others", percent(outcome.before.labels), percent(outcome.after.labels)]];
+    for (const name of Object.keys(outcome.after.final ?? {})) rows.push([`test ${name}`, percent(outcome.before.final?.[name]), percent(outcome.after.final?.[name])]);
+    const body = make("tbody");
+    for (const cells of rows) {
+      const line = make("tr");
+      line.append(...cells.map((cell) => make("td", cell)));
+      body.append(line);
+    }
+    const head = make("tr");
+    head.append(...["", "before", "after"].map((cell) => make("th", cell)));
+    const table = make("table");
+    table.append(head, body);
+    const button = make("button", `${outcome.changed} examples changed their predicted class: look`);
+    button.type = "button";
+    button.addEventListener("click", () => this.select(outcome.rows));
+    element("outcome").replaceChildren(table, button, make("p", `The new run is ${visible(outcome.run)}; the old one is as it was.`));
+    element("outcome").hidden = false;
+    this.say("Learned again.");
+    await this.open("queue");
+  }
+
+  // Input.
+
+  private say(text: string, wrong = false): void {
+    const line = element("status");
+    line.textContent = text;
+    line.className = wrong ? "wrong" : "";
+  }
+
+  private wire(): void {
+    element("colour").addEventListener("change", () => {
+      this.hidden.clear();
+      this.map?.filter(null);
+      void this.draw();
+    });
+    for (const name of ["naming", "thumbs"]) element(name).addEventListener("change", () => this.placeNames());
+    element("thumbs").parentElement!.hidden = !this.facts.pictures;
+    element("lasso").addEventListener("click", () => {
+      const button = element("lasso");
+      const on = button.getAttribute("aria-pressed") !== "true";
+      button.setAttribute("aria-pressed", String(on));
+      this.map?.lasso(on);
+    });
+    element("select-shown").addEventListener("click", () => {
+      const rows = this.visibleRows();
+      this.map?.select(rows);
+      this.list = "selection";
+      this.select(rows);
+    });
+    element("reset").addEventListener("click", () => this.map?.reset());
+    element("undo").addEventListener("click", () => void this.undo());
+    element("learn").addEventListener("click", () => void this.learn());
+    element("unlabel").addEventListener("click", () => void this.label(null));
+    element("export").addEventListener("click", () => void saveSelection(this.list === "selection" ? this.selection : this.shown.map((example) => example.row)));
+    element("similar").addEventListener("click", () => void this.similar());
+    for (const tab of document.querySelectorAll<HTMLElement>("[data-list]")) tab.addEventListener("click", () => void this.open(tab.dataset.list as ListName));
+    element("tabs").addEventListener("keydown", (event) => this.tabKey(event));
+    element<HTMLFormElement>("new").addEventListener("submit", (event) => {
+      event.preventDefault();
+      const input = element<HTMLInputElement>("new-name");
+      const name = input.value;
+      input.value = "";
+      if (name.trim()) void this.label(name);
+    });
+    const file = element<HTMLInputElement>("file");
+    file.parentElement!.hidden = !this.facts.pictures;
+    file.addEventListener("change", () => {
+      const chosen = file.files?.[0];
+      if (chosen) void this.search(chosen);
+      file.value = "";
+    });
+    document.addEventListener("keydown", (event) => this.key(event));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      this.showFacts();
+      void this.draw();
+    });
+  }
+
+  private async search(file: Blob): Promise<void> {
+    try {
+      this.searched = await upload(file);
+      await this.open("search");
+    } catch (error) {
+      this.say((error as Error).message, true);
+    }
+  }
+
+  private tabKey(event: KeyboardEvent): void {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const tabs = [...document.querySelectorAll<HTMLElement>("[data-list]")];
+    const next = tabs[(tabs.findIndex((tab) => tab.dataset.list === this.list) + by + tabs.length) % tabs.length]!;
+    void this.open(next.dataset.list as ListName);
+    next.focus();
+  }
+
+  private key(event: KeyboardEvent): void {
+    if (event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement) {
+      if (event.key === "Escape") (event.target as HTMLElement).blur();
+      return;
+    }
+    if (event.key.toLowerCase() === "z" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      void this.undo();
+      return;
+    }
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const across = Math.max(1, Math.round(element("grid").clientWidth / ((element("grid").firstElementChild as HTMLElement | null)?.offsetWidth ?? 1)));
+    const steps: Record<string, number> = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: across, ArrowUp: -across };
+    const acts: Record<string, () => void> = {
+      u: () => void this.undo(),
+      s: () => void this.similar(),
+      l: () => element("lasso").click(),
+      n: () => element("new-name").focus(),
+      x: () => void this.label(null),
+      Delete: () => void this.label(null),
+    };
+    const named = [...keysOf(this.facts.classes)].find(([, key]) => key === event.key)?.[0];
+    const by = steps[event.key];
+    if (by !== undefined && (event.target === document.body || element("grid").contains(event.target as Node))) this.step(by, true);
+    else if (acts[event.key]) acts[event.key]!();
+    else if (named !== undefined) void this.label(named);
+    else return;
+    event.preventDefault();
+  }
+}
+
+void new Page().start().catch((error: unknown) => {
+  element("status").textContent = (error as Error).message;
+});
