@@ -122,7 +122,7 @@ def fit(
     columns: Columns = None,
     types: Types = None,
     strict: Strict = False,
-    start: From = None,
+    from_run: From = None,
     fine_tune: FineTune = False,
     components: Components = None,
     seed: Annotated[int, typer.Option(help="Seed of split, weights, partitions and batches.")] = 0,
@@ -148,9 +148,9 @@ def fit(
         named = (label_column, id_column)
         collection = read_own_data(data, labels, *named, drop, columns, types, strict)
         set_threads(threads)
-        _fit_own(job, collection, data, named, fine_tune, resume, show_settings, start)
+        _fit_own(job, collection, data, named, fine_tune, resume, show_settings, from_run)
     else:
-        refuse_for_own_data(labels, label_column, id_column, drop, columns, types, strict, fine_tune, start)
+        refuse_for_own_data(labels, label_column, id_column, drop, columns, types, strict, fine_tune, from_run)
         set_threads(threads)
         _fit_benchmark(job, dataset or "digits", preset, data_dir, resume, show_settings)
 
