@@ -1,5 +1,5 @@
 """``python -m semimetric``."""
 
-from semimetric.cli.main import main
+from semimetric.cli.entry import main
 
 main()

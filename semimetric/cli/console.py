@@ -14,6 +14,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from semimetric.cli.entry import INTERRUPTED, tell_interrupted
 from semimetric.reporting.progress import RichProgress
 from semimetric.reporting.terminal import PlainConsole, marked, visible
 
@@ -117,7 +118,7 @@ def showing_progress(
     except KeyboardInterrupt:
         progress.end()
         how = to_continue()
-        stderr.print(f"interrupted{how and '; '}{how}", highlight=False, markup=False)
-        raise typer.Exit(130) from None
+        tell_interrupted(how)
+        raise typer.Exit(INTERRUPTED) from None
     finally:
         progress.end()

@@ -13,6 +13,7 @@ import typer.core
 
 import semimetric
 from semimetric.cli.console import say, show_warning, stderr
+from semimetric.cli.entry import INTERRUPTED, tell_interrupted
 from semimetric.cli.options import for_arguments
 from semimetric.core.errors import SemimetricError
 from semimetric.core.registry import Registry
@@ -36,6 +37,7 @@ COMMANDS: Registry[Any] = Registry(
         "add": "semimetric.cli.examples:add",
         "labels": "semimetric.cli.examples:labels",
         "info": "semimetric.cli.info:info",
+        "verify": "semimetric.cli.verify:verify",
         "tune": "semimetric.cli.tune:tune",
         "reproduce": "semimetric.cli.reproduce:reproduce",
         "methods": "semimetric.cli.lists:methods",
@@ -70,6 +72,14 @@ class LazyGroup(typer.core.TyperGroup):
             command = typer.main.get_command(single)
         command.name = cmd_name
         return command
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; Ctrl-C is one sentence."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            tell_interrupted()
+            raise typer.Exit(INTERRUPTED) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that the arguments name."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import typer
 
-from semimetric.cli.console import counted, print_json, say, stderr, stdout
+from semimetric.cli.console import counted, print_json, say, stdout
+from semimetric.cli.entry import INTERRUPTED, tell_interrupted
 from semimetric.reporting.terminal import visible
 
 
@@ -19,13 +20,11 @@ def report(outcome: dict[str, Any], out: Path, as_json: bool) -> None:
     elif "final" in outcome or not outcome.get("interrupted"):
         print_outcome(outcome)
     if outcome.get("interrupted"):
-        stderr.print(
-            f"interrupted after epoch {outcome['epochs']}; the model so far is in {out}. Continue with the same "
-            "command and --resume.",
-            highlight=False,
-            markup=False,
+        tell_interrupted(
+            f"after epoch {outcome['epochs']} the model so far is in {visible(str(out))}. Continue with the same "
+            "command and --resume."
         )
-        raise typer.Exit(130)
+        raise typer.Exit(INTERRUPTED)
 
 
 def print_outcome(outcome: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ from semimetric.cli.console import (
     showing_progress,
     stderr,
 )
+from semimetric.cli.entry import INTERRUPTED, tell_interrupted
 from semimetric.cli.fit import (
     Columns,
     Dataset,
@@ -44,7 +45,8 @@ from semimetric.cli.fit import (
     set_threads,
 )
 from semimetric.cli.options import Components, ConfigFile, HelpAll, with_settings
-from semimetric.pipeline.study import check_study
+from semimetric.pipeline.study_folder import check_study
+from semimetric.reporting.terminal import visible
 from semimetric.training.progress import SECONDS_BETWEEN, Lines
 
 
@@ -168,12 +170,8 @@ def _study(job: Job, problem: Callable[[], Any], trials: int, *source: str) -> N
         found = run_study(problem(), folder, trials, job.seed, bar)
     except KeyboardInterrupt:
         bar.end()
-        stderr.print(
-            f"interrupted; finished trials are kept in {folder}. Continue with the same command.",
-            highlight=False,
-            markup=False,
-        )
-        raise typer.Exit(130) from None
+        tell_interrupted(f"finished trials are kept in {visible(str(folder))}. Continue with the same command.")
+        raise typer.Exit(INTERRUPTED) from None
     finally:
         bar.end()
     chosen = flags({"method": job.method, "seed": job.seed} | job.settings | found["settings"])

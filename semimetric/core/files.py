@@ -51,14 +51,16 @@ def _new_temporary(path: Path) -> tuple[int, Path]:
         os.close(handle)
 
 
-def try_lock(handle: int) -> bool:
-    """Lock an open file for this process; False if another holds it, or where the system has no such locks."""
+def try_lock(handle: int) -> bool | None:
+    """Lock an open file for this process; False if another holds it, None where the system has no such locks."""
     try:
         import fcntl
 
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (ImportError, OSError):
+    except BlockingIOError:
         return False
+    except (ImportError, OSError):
+        return None
     return True
 
 
@@ -139,24 +141,37 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: object) -> None:
     """Write ``value`` as indented JSON to ``path`` atomically."""
-    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    write_text(path, json_text(value))
+
+
+def json_text(value: object) -> str:
+    """``value`` as indented JSON."""
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
 def read_json(path: Path) -> Any:
     """Read JSON from ``path``; the error for a damaged file names it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise RunError(f"{path} cannot be read: it is nested too deeply. It is damaged; use another one.") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {error}. It is damaged; start again with another --out.") from error
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], state: object = None) -> None:
     """Write tensors and a JSON-serialisable ``state`` as one safetensors file, atomically."""
+    content = tensor_bytes(tensors, state)
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+
+
+def tensor_bytes(tensors: dict[str, Tensor], state: object = None) -> bytes:
+    """Tensors and a JSON-serialisable ``state`` as the content of one safetensors file."""
     from safetensors.torch import save
 
     own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    content = save(own, metadata={"state": json.dumps(state)})
-    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+    content: bytes = save(own, metadata={"state": json.dumps(state)})
+    return content
 
 
 def read_tensors(path: Path, only: Iterable[str] | None = None) -> tuple[dict[str, Tensor], Any]:
@@ -167,6 +182,6 @@ def read_tensors(path: Path, only: Iterable[str] | None = None) -> tuple[dict[st
         with safe_open(path, framework="pt", device="cpu") as file:
             tensors = {name: file.get_tensor(name) for name in (file.keys() if only is None else only)}
             state = json.loads((file.metadata() or {}).get("state", "null"))
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, RecursionError, SafetensorError) as error:
         raise RunError(f"{path} cannot be read: {error}. It is damaged; start again with another --out.") from error
     return tensors, state

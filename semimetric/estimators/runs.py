@@ -15,6 +15,7 @@ from torch import nn
 
 import semimetric
 from semimetric.core.errors import InputError, RunError
+from semimetric.core.locks import locked
 from semimetric.data.samples import Samples
 from semimetric.estimators.base import MetricEstimator
 from semimetric.estimators.linear import APIT, APLLR, ISDML, LRML, SERAPH
@@ -65,9 +66,11 @@ def save(estimator: MetricEstimator, path: Path | str, names: Any = None) -> Non
     fitted = dataclasses.replace(fitted, examples=ExampleNames(names, "", fitted.examples.classes, columns))
     params = {name: _as_json(value) for name, value in estimator.get_params(deep=False).items()}
     config = run_config("estimator", plan, {"examples": len(names)}, None)
-    run = Run.create(Path(path), config | {"estimator": type(estimator).__name__, "params": params})
-    write_fitted(run, fitted)
-    run.write("result.json", dict(fitted.facts))
+    with locked(Path(path)):
+        run = Run.create(Path(path), config | {"estimator": type(estimator).__name__, "params": params})
+        write_fitted(run, fitted)
+        run.write("result.json", dict(fitted.facts))
+        run.seal()
 
 
 def load(path: Path | str, encoder: nn.Module | None = None, device: str = "auto") -> MetricEstimator:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from semimetric.core.errors import RunError
-from semimetric.core.files import sha256_of
+from semimetric.core.locks import locked
 from semimetric.graph import Posteriors
 from semimetric.model.fitted import FittedModel
 from semimetric.training import Run
@@ -18,7 +18,16 @@ ADDED = "added.safetensors"
 
 def write_added(run: Run, before: FittedModel, grown: FittedModel) -> None:
     """Write the examples that a run has beyond those of its training; ``before`` is the run as it was loaded."""
-    trained = run.read_tensors(ADDED)[1]["trained"] if run.has(ADDED) else len(before.labels)
+    with locked(run.path):
+        _write(run, before, grown)
+        run.seal()
+
+
+def _write(run: Run, before: FittedModel, grown: FittedModel) -> None:
+    earlier, state = run.read_tensors(ADDED) if run.has(ADDED) else ({"labels": before.labels[:0]}, None)
+    trained = state["trained"] if state else len(before.labels)
+    if trained + len(earlier["labels"]) != len(before.labels):
+        raise RunError(f"{run.path} got other examples meanwhile, and nothing was added. Give the command again.")
     found, examples = grown.posteriors, grown.examples
     tensors = {
         "embeddings": grown.embeddings[trained:],
@@ -29,7 +38,7 @@ def write_added(run: Run, before: FittedModel, grown: FittedModel) -> None:
     }
     if grown.labelled_inputs is not None:
         tensors["labelled_inputs"] = grown.labelled_inputs[int((grown.labels[:trained] >= 0).sum()) :]
-    state = {"model": sha256_of(run.path / "model.safetensors"), "trained": trained}
+    state = {"model": run.digest("model.safetensors"), "trained": trained}
     state |= {"names": examples.names[trained:], "classes": [str(name) for name in examples.classes]}
     run.write_tensors(ADDED, tensors, state)
 
@@ -37,7 +46,7 @@ def write_added(run: Run, before: FittedModel, grown: FittedModel) -> None:
 def with_added(run: Run, fitted: FittedModel) -> FittedModel:
     """The model with the examples that were added after training."""
     tensors, state = run.read_tensors(ADDED)
-    if state["model"] != sha256_of(run.path / "model.safetensors") or state["trained"] != len(fitted.labels):
+    if state["model"] != run.digest("model.safetensors") or state["trained"] != len(fitted.labels):
         raise RunError(
             f"{run.path / ADDED} belongs to another model: the run was trained again after examples were added. Remove "
             "that file, and add them again."

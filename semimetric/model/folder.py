@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from math import prod
 from pathlib import Path
 from typing import Any, get_args
@@ -31,7 +29,6 @@ from torch import Tensor, nn
 import semimetric
 from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError, RunError
-from semimetric.core.files import sha256_of
 from semimetric.data import restore_preprocess
 from semimetric.data.photographs.images import check_photo_options
 from semimetric.data.samples import Kind
@@ -44,14 +41,20 @@ from semimetric.model.fitted import FittedModel, Model
 from semimetric.model.kept import read_kept, write_kept
 from semimetric.model.schema import read_schema, write_schema
 from semimetric.model.spec import ExampleNames, ModelSpec
+from semimetric.model.versions import version_differences
 from semimetric.training import Run, choose_device, model_tensors
 from semimetric.training.optimizer import under
 
-FORMAT = 2
-"""Version of the run folder. Format 1, of semimetric 0.2.0.dev0 and before, has another config.json."""
+FORMAT = 3
+"""Version of the run folder. Format 1 has another config.json, and formats 1 and 2 have no manifest."""
+
+READABLE = (1, 2, FORMAT)
 
 REQUIRED = ("model.json", "model.safetensors", "preprocess.safetensors", "examples.safetensors", "examples.json")
 """Files required to load a model."""
+
+NOT_READ = ("initial.json", "metrics.jsonl", "checkpoint.safetensors", "result.json")
+"""Files that a run may lose and still answer."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ def load_run(path: Path, device: str = "auto", encoder: nn.Module | None = None)
     """Read a run folder of any kind. Nothing in it is executed or unpickled."""
     run = Run.open(path)
     config = read_config(run)
+    _check_files(run, tuple(name for name in run.manifest.contents().files if name not in NOT_READ))
     fitted = read_fitted(run, choose_device(device), encoder)
     return LoadedRun(path, fitted, config, version_differences(config.get("versions")))
 
@@ -76,48 +80,33 @@ def read_config(run: Run) -> dict[str, Any]:
     """The config of a run whose format this version reads."""
     config = run.config()
     written = config.get("format", 1)
-    if written not in (1, FORMAT):
+    if written not in READABLE:
         raise RunError(
-            f"{run.path} has the run format {written!r}, and semimetric {semimetric.__version__} reads formats 1 and "
-            f"{FORMAT}. Load it with the version that wrote it ({config.get('version', 'unknown')})."
+            f"{run.path} has the run format {written!r}, and semimetric {semimetric.__version__} reads formats "
+            f"{', '.join(map(str, READABLE))}. Load it with the version that wrote it "
+            f"({config.get('version', 'unknown')})."
+        )
+    if written == FORMAT and not run.manifest.exists():
+        raise RunError(
+            f"{run.path} is damaged: {run.manifest.path.name} is missing, so nothing in it can be verified. Restore it "
+            "from a copy, or fit again."
         )
     return config
 
 
-def versions() -> dict[str, str]:
-    """Versions of the packages that a run depends on."""
-    return {
-        "semimetric": semimetric.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "scikit-learn": version("scikit-learn"),
-    }
-
-
-def version_differences(written: Any) -> str:
-    """How the versions of a run differ from those here, as a sentence; empty if they do not."""
-    written = written if isinstance(written, dict) else {}
-    here = versions()
-    differing = [
-        f"{name} {written.get(name, 'unknown')} (here {here[name]})" for name in here if written.get(name) != here[name]
-    ]
-    return f"the run was written with {'; '.join(differing)}." if differing else ""
-
-
 def write_start(run: Run, model: Model, spec: ModelSpec) -> None:
-    """Write those files of the model that the run lacks; before training, so that an interrupted run can be scored."""
-    if not run.has("model.json"):
+    """Write those files of the model that are missing or damaged; before training, so that it can be scored early."""
+    if not run.is_whole("model.json"):
         run.write("model.json", dataclasses.asdict(spec))
-    if not run.has("preprocess.safetensors"):
+    if not run.is_whole("preprocess.safetensors"):
         run.write_tensors("preprocess.safetensors", dict(model.preprocess.state_dict()))
-    if not run.has("model.safetensors"):
+    if not run.is_whole("model.safetensors"):
         tensors = model_tensors(model.encoder or nn.Identity(), model.metric)
         run.write_tensors("model.safetensors", tensors, {"epoch": 0})
 
 
 def write_fitted(run: Run, fitted: FittedModel) -> None:
-    """Write everything that is needed to load the model."""
+    """Write everything that is needed to load the model; ``run.seal`` comes after it."""
     model, found = fitted.model, fitted.posteriors
     write_start(run, model, fitted.spec)
     if model.transform is not None and model.transform.network is not None:
@@ -129,7 +118,7 @@ def write_fitted(run: Run, fitted: FittedModel) -> None:
         "shares": found.shares,
         "confidence": found.confidence,
     }
-    run.write_tensors("examples.safetensors", tensors, {"model": sha256_of(run.path / "model.safetensors")})
+    run.write_tensors("examples.safetensors", tensors, {"model": run.digest("model.safetensors")})
     classes = [value.item() if isinstance(value, np.generic) else value for value in fitted.examples.classes]
     write_kept(run, fitted.labelled_inputs, fitted.unknown)
     if fitted.schema is not None:
@@ -259,7 +248,7 @@ def _fitting(run: Run, name: str) -> Iterator[None]:
 
 def _with_examples(run: Run, model: Model, spec: ModelSpec) -> FittedModel:
     tensors, state = run.read_tensors("examples.safetensors")
-    if state is not None and state["model"] != sha256_of(run.path / "model.safetensors"):
+    if state is not None and state["model"] != run.digest("model.safetensors"):
         raise RunError(
             f"the embeddings in {run.path} are not those of its model: training went on after an interruption and has "
             "not ended. Continue it with the same 'semimetric fit' and --resume."

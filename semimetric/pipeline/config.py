@@ -7,7 +7,9 @@ from typing import Any
 
 import semimetric
 from semimetric.core.errors import RunError
-from semimetric.model.folder import FORMAT, versions
+from semimetric.core.locks import Lock
+from semimetric.model.folder import FORMAT, read_config
+from semimetric.model.versions import versions
 from semimetric.pipeline.fit import OpenRun
 from semimetric.pipeline.plan import Plan, RunKind
 from semimetric.training import Run
@@ -27,20 +29,26 @@ def run_config(kind: RunKind, plan: Plan, data: dict[str, Any], weights_sha256: 
 
 
 def run_opener(out: Path, config: dict[str, Any], resume: bool) -> OpenRun:
-    """Creates the run, or continues it; one that was started with other data or by another format is refused."""
+    """Creates the run, or continues it, and locks it; one of other data or of another format is refused."""
 
     def open_run() -> Run:
-        if not resume:
-            return Run.create(out, config)
-        if (out / "config.json").is_file():
-            _check_same_data(out, config)
-        return Run.resume(out, config)
+        lock = Lock(out)
+        lock.acquire()
+        try:
+            if resume and (out / "config.json").is_file():
+                _check_same_data(out, config)
+            run = Run.resume(out, config) if resume else Run.create(out, config)
+        except BaseException:
+            lock.release()
+            raise
+        run.lock = lock
+        return run
 
     return open_run
 
 
 def _check_same_data(out: Path, config: dict[str, Any]) -> None:
-    before = Run.open(out).config()
+    before = read_config(Run.open(out))
     if before.get("format", 1) != config["format"]:
         raise RunError(
             f"{out} has the run format {before.get('format', 1)}, which this version loads but cannot continue. Choose "

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,17 +125,31 @@ def fit(
     """
     if start is not None:
         start.check(plan, model_spec(plan, data))
-    if plan.is_linear:
-        fitted = _fit_metric(plan, data, progress)
-        run = None if open_run is None else open_run()
-    else:
-        fitted, run = _fit_network(plan, data, device, open_run, progress or Silent(), encoder, start)
-    fitted = dataclasses.replace(fitted, schema=data.schema)
-    fitted.facts.update(data.facts, run=None if run is None else str(run.path))
-    if run is not None:
-        write_fitted(run, fitted)
-        run.write("result.json", fitted.facts)
+    with ExitStack() as after:
+        opened = None if open_run is None else _released(open_run, after)
+        if plan.is_linear:
+            fitted = _fit_metric(plan, data, progress)
+            run = None if opened is None else opened()
+        else:
+            fitted, run = _fit_network(plan, data, device, opened, progress or Silent(), encoder, start)
+        fitted = dataclasses.replace(fitted, schema=data.schema)
+        fitted.facts.update(data.facts, run=None if run is None else str(run.path))
+        if run is not None:
+            write_fitted(run, fitted)
+            run.write("result.json", fitted.facts)
+            run.seal()
     return fitted
+
+
+def _released(open_run: OpenRun, after: ExitStack) -> OpenRun:
+    """As ``open_run``; the lock of the run is given back ``after`` the fit."""
+
+    def opened() -> Run:
+        run = open_run()
+        after.callback(run.lock.release)
+        return run
+
+    return opened
 
 
 def _fit_metric(plan: Plan, data: FitData, progress: Progress | None) -> FittedModel:
@@ -226,10 +241,10 @@ def _begin(plan: Plan, ready: Prepared, trainer: Trainer, spec: ModelSpec) -> di
     A run that has a checkpoint has all of this behind it.
     """
     run = trainer.run
-    if run is not None and run.has("checkpoint.safetensors"):
-        return dict(run.read("initial.json") or {})
     if run is not None:
         write_start(run, Model(ready.preprocess, trainer.encoder, trainer.metric), spec)
+        if run.has("checkpoint.safetensors"):
+            return dict(run.read("initial.json") or {})
     pretrain_encoder(plan, trainer)
     if ready.test_inputs is None or ready.test_labels is None:
         return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -14,9 +14,12 @@ import numpy as np
 
 from semimetric.core.errors import DivergedError, InputError, RunError
 from semimetric.core.extras import import_extra
-from semimetric.core.files import read_json, write_json
-from semimetric.core.settings import differences
+from semimetric.core.files import json_text
+from semimetric.core.locks import locked
+from semimetric.core.manifest import NAME as MANIFEST
+from semimetric.core.manifest import Manifest
 from semimetric.core.space import Range, Space
+from semimetric.pipeline.study_folder import check_free, drop_torn_line, open_folder
 
 COMPLETE_BEFORE_PRUNING, EPOCHS_BEFORE_PRUNING = 5, 3
 """So many trials run to their end, and so many epochs of each, before one can be hopeless beside the median."""
@@ -94,13 +97,16 @@ def run_study(
         raise InputError(f"trials must be at least 1, got {trials}.")
     if seed < 0:
         raise InputError(f"seed must be at least 0, got {seed}.")
-    study = Study(problem, folder, seed)
     watcher = watcher or Unwatched()
-    while (done := len(study.finished())) < trials:
-        watcher.trial(done + 1, trials, study.best_score())
-        study.try_next(done, watcher)
-        study.write()
-    return study.outcome()
+    if not (folder / "study.json").exists():
+        check_free(folder)
+    with locked(folder):
+        study = Study(problem, folder, seed)
+        while (done := len(study.finished())) < trials:
+            watcher.trial(done + 1, trials, study.best_score())
+            study.try_next(done, watcher)
+            study.write()
+        return study.outcome()
 
 
 class Study:
@@ -112,7 +118,8 @@ class Study:
         self._states = self._optuna.trial.TrialState
         self._distributions = {name: self._distribution(values) for name, values in problem.space.items()}
         about = problem.about | {"seed": seed, "space": _as_json(problem.space)}
-        _open_folder(folder, about)
+        self._manifest = Manifest(folder)
+        open_folder(folder, about)
         self._study = self._open()
 
     def _distribution(self, values: Range | tuple[Any, ...]) -> Any:
@@ -126,7 +133,8 @@ class Study:
     def _open(self) -> Any:
         """The study in the folder, or a new one; trials that were under way when it was killed have failed."""
         journal = self._folder / "study.log"
-        _drop_torn_line(journal)
+        self._manifest.check_beginning(journal.name)
+        drop_torn_line(journal)
         try:
             # One process writes. Optuna's file locks turn a Ctrl-C inside of them into other errors and stay locked.
             backend = self._optuna.storages.journal.JournalFileBackend(str(journal), threading.Lock())
@@ -137,11 +145,13 @@ class Study:
                 load_if_exists=True,
                 pruner=self._optuna.pruners.MedianPruner(COMPLETE_BEFORE_PRUNING, EPOCHS_BEFORE_PRUNING),
             )
-        except (ValueError, KeyError) as error:
-            raise RunError(f"{journal} cannot be read: {error}. It is damaged; choose another --out.") from error
-        for trial in study.trials:
-            if not trial.state.is_finished():
-                study.tell(trial.number, state=self._states.FAIL)
+            for trial in study.trials:
+                if not trial.state.is_finished():
+                    study.tell(trial.number, state=self._states.FAIL)
+        except OSError:
+            raise
+        except Exception as error:  # Optuna replays what the file says, whatever that is
+            raise RunError(f"{journal} cannot be read: {error!r}. It is damaged; choose another --out.") from error
         return study
 
     def finished(self) -> list[Any]:
@@ -214,10 +224,8 @@ class Study:
 
     def _forget(self) -> None:
         """Leave nothing of a study that cannot begin."""
-        for name in ("study.log", "study.json"):
-            (self._folder / name).unlink()
-        if not any(self._folder.iterdir()):
-            self._folder.rmdir()
+        for name in ("study.log", "study.json", MANIFEST):
+            (self._folder / name).unlink(missing_ok=True)
 
     def outcome(self) -> dict[str, Any]:
         """The best settings and how they were found."""
@@ -247,9 +255,16 @@ class Study:
         }
 
     def write(self) -> None:
-        """Write the outcome so far, once there is one."""
-        if self._complete():
-            write_json(self._folder / "best.json", self._problem.about | self.outcome())
+        """Write the outcome so far, once there is one, and what the log is now."""
+        try:
+            if self._complete():
+                self._manifest.put("best.json", json_text(self._problem.about | self.outcome()).encode())
+            self._manifest.record("study.log")
+        except OSError as error:
+            raise RunError(
+                f"{self._folder} cannot be written: {error}. Finished trials are kept; make room and give the same "
+                "command."
+            ) from error
 
 
 def _parts(trial: Any) -> tuple[float, ...]:
@@ -274,33 +289,6 @@ def gain_error(parts: Sequence[float], others: Sequence[float]) -> float | None:
     return standard_error([one - other for one, other in zip(parts, others, strict=True)])
 
 
-def check_study(folder: Path, asked: Mapping[str, Any]) -> None:
-    """Refuse a folder that is neither free nor a study of what is ``asked``, before any data is read.
-
-    Parameters
-    ----------
-    asked : method, seed, given settings and, for a benchmark, dataset
-    """
-    if not (folder / "study.json").exists():
-        _check_free(folder)
-        return
-    found = read_json(folder / "study.json")
-    known = {name: value for name, value in found.items() if name not in ("data", "space", "given")}
-    old, new = known | found.get("given", {}), {n: v for n, v in asked.items() if n != "given"} | asked["given"]
-    for name in sorted({*old, *new}):
-        if old.get(name) != new.get(name):
-            flag = f"--{name.replace('_', '-')}"
-            before = f"without {flag}" if name not in old else f"with {flag} {old[name]}"
-            now = new.get(name, "none")
-            how = "Use the same settings or another folder."
-            raise RunError(f"the study in {folder} was made {before}; you asked for {now}. {how}")
-
-
-def _check_free(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"{folder} is neither an empty folder nor a study. Choose another --out.")
-
-
 def _optuna() -> Any:
     optuna: Any = import_extra("optuna", "tune", "tuning")
     optuna.logging.set_verbosity(logging.WARNING)
@@ -309,36 +297,6 @@ def _optuna() -> Any:
 
 def _as_json(space: Space) -> dict[str, Any]:
     return {name: list(v) if isinstance(v, tuple) else dataclasses.asdict(v) for name, v in space.items()}
-
-
-def _open_folder(folder: Path, about: dict[str, Any]) -> None:
-    """Make the folder of a study, or find the same study in it; anything else is refused untouched."""
-    known = folder / "study.json"
-    if known.exists():
-        found = read_json(known)
-        different = differences(found, about)
-        if found.get("data") != about.get("data"):
-            different = ["the data differ"]
-        if different:
-            raise RunError(
-                f"the study in {folder} was made with other data or settings: {'; '.join(different)}. Use the same "
-                "ones, or another --out."
-            )
-        return
-    _check_free(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(known, about)
-    except OSError as error:
-        raise RunError(f"{folder} cannot be written: {error}. Choose another --out.") from error
-
-
-def _drop_torn_line(journal: Path) -> None:
-    """Take off what was half written to the log when its writer was killed; Optuna would write on in the same line."""
-    content = journal.read_bytes() if journal.exists() else b""
-    if content and not content.endswith(b"\n"):
-        with journal.open("r+b") as file:
-            file.truncate(content.rfind(b"\n") + 1)
 
 
 def rounded(settings: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,8 @@ from semimetric.core.files import (
     write_tensors,
     write_text,
 )
+from semimetric.core.locks import NAME as LOCK
+from semimetric.core.locks import locked
 from semimetric.data import Collection, read_collection
 from semimetric.data.readers.folder import IMAGE_SUFFIXES
 from semimetric.data.readers.tables import TABLE_SUFFIXES, read_new_table
@@ -179,6 +181,13 @@ def embed_to(
     continued = (_parts_of(out) / "origin.json").exists()
     for path in (out, _names_of(out)) if out.suffix == ".npy" else (out,):
         check_output(path, inputs, replace or continued)
+    with locked(_parts_of(out)):
+        return _embed_in_parts(loaded, collection, out, progress, raw)
+
+
+def _embed_in_parts(
+    loaded: LoadedRun, collection: Collection, out: Path, progress: Progress | None, raw: bool
+) -> Embedded:
     with writing(out):
         parts = _parts(loaded, collection, out)
     pieces = []
@@ -251,18 +260,17 @@ def _parts(loaded: LoadedRun, collection: Collection, out: Path) -> Path:
         return folder
     if folder.is_dir():
         clear_leftovers(folder, "origin.json")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or any(entry.name != LOCK for entry in folder.iterdir())):
         raise InputError(
             f"{folder} is in the way: finished parts would be kept there. Move it, or choose another --out."
         )
-    folder.mkdir(exist_ok=True)
     write_json(folder / "origin.json", origin)
     return folder
 
 
 def _remove_parts(folder: Path) -> None:
     """Remove the parts and then their folder, unless something else is in it; what marks it as ours goes last."""
-    for part in (*sorted(folder.glob("[0-9]*.safetensors")), folder / "origin.json"):
+    for part in (*sorted(folder.glob("[0-9]*.safetensors")), folder / "origin.json", folder / LOCK):
         part.unlink()
     clear_leftovers(folder)
     if not any(folder.iterdir()):

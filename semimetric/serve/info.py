@@ -8,7 +8,8 @@ from typing import Any
 
 from semimetric.core.files import read_tensors
 from semimetric.model.added import ADDED
-from semimetric.model.folder import read_config, version_differences
+from semimetric.model.folder import read_config
+from semimetric.model.versions import version_differences
 from semimetric.pipeline.plan import Plan
 from semimetric.training.run import Run
 

@@ -7,6 +7,9 @@ model.safetensors       the best encoder and metric so far
 preprocess.safetensors  preprocessing of inputs
 checkpoint.safetensors  everything needed to resume
 result.json             final results
+manifest.json           size and SHA-256 of all of these, by which each is checked when it is read
+
+Every file is written by ``write``, ``write_tensors`` or ``log``, which keep the manifest; ``seal`` comes last.
 """
 
 from __future__ import annotations
@@ -18,11 +21,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semimetric.core.errors import RunError
-from semimetric.core.files import clear_leftovers, read_json, read_tensors, write_json, write_tensors, write_text
+from semimetric.core.files import clear_leftovers, json_text, read_json, read_tensors, tensor_bytes
+from semimetric.core.locks import NAME as LOCK
+from semimetric.core.locks import Lock
+from semimetric.core.manifest import NAME as MANIFEST
+from semimetric.core.manifest import Manifest, entry_of
 from semimetric.core.settings import differences
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+CONTINUED = ("checkpoint.safetensors", "model.safetensors", "initial.json", "metrics.jsonl")
+"""Files that training continues from: damaged ones are never made whole by --resume. It writes all others again."""
 
 
 class Run:
@@ -30,6 +41,8 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.manifest = Manifest(path)
+        self.lock = Lock(path)
 
     @classmethod
     def create(cls, path: Path, config: dict[str, Any]) -> Run:
@@ -37,16 +50,18 @@ class Run:
         cls.check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            write_json(path / "config.json", config)
+            (path / MANIFEST).unlink(missing_ok=True)  # of a process that was killed before it wrote the config
+            run = cls(path)
+            run.manifest.put("config.json", json_text(config).encode())
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error}. Choose another --out.") from error
-        return cls(path)
+        return run
 
     @staticmethod
     def check_free(path: Path) -> None:
-        """Refuse a folder that is not empty, except for a partial config of a killed process."""
-        clear_leftovers(path, "config.json")
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        """Refuse a folder that is not empty, except for what a process left that was killed before the config."""
+        clear_leftovers(path)
+        if path.exists() and (not path.is_dir() or any(entry.name not in (MANIFEST, LOCK) for entry in path.iterdir())):
             if (path / "config.json").exists():
                 raise RunError(f"{path} already holds a run. Choose another --out, or continue it with --resume.")
             raise RunError(f"{path} is not an empty folder. Choose another --out.")
@@ -76,6 +91,7 @@ class Run:
 
     def config(self) -> dict[str, Any]:
         """The settings of the run."""
+        self.manifest.check("config.json")
         loaded = read_json(self.path / "config.json")
         if not isinstance(loaded, dict):
             raise RunError(f"{self.path / 'config.json'} is damaged: it holds no settings. Choose another --out.")
@@ -84,22 +100,40 @@ class Run:
     def write(self, name: str, value: object) -> None:
         """Write a JSON file of the run."""
         with self._guarded(name):
-            write_json(self.path / name, value)
+            self.manifest.put(name, json_text(value).encode())
 
     def read(self, name: str) -> Any | None:
-        """Read a JSON file of the run; None if it does not exist."""
-        return read_json(self.path / name) if (self.path / name).exists() else None
+        """Read a JSON file of the run; None if it was never written."""
+        if not self.has(name) and not self.manifest.lost(name):
+            return None
+        self.manifest.check(name)
+        return read_json(self.path / name)
 
     def write_tensors(self, name: str, tensors: dict[str, Tensor], state: object = None) -> None:
         """Write a tensor file of the run; on failure the previous file is kept and an error is raised."""
+        content = tensor_bytes(tensors, state)
         with self._guarded(name):
-            write_tensors(self.path / name, tensors, state)
+            self.manifest.put(name, content)
 
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], Any]:
         """Read a tensor file of the run."""
         if not self.has(name):
             raise RunError(f"{self.path} holds no {name}: the run is incomplete. Start again with another --out.")
+        self.manifest.check(name)
         return read_tensors(self.path / name)
+
+    def digest(self, name: str) -> str:
+        """SHA-256 of a file of the run."""
+        return entry_of(self.path / name).sha256
+
+    def is_whole(self, name: str) -> bool:
+        """Whether the run has this file as it was written."""
+        return self.has(name) and (not self.manifest.exists() or self.manifest.state(name) == "whole")
+
+    def seal(self) -> None:
+        """Write the manifest last, when all files are written."""
+        with self._guarded(MANIFEST):
+            self.manifest.seal()
 
     def has(self, name: str) -> bool:
         """Whether the run has this file."""
@@ -107,29 +141,35 @@ class Run:
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line to ``metrics.jsonl``."""
-        with self._guarded("metrics.jsonl"), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        with self._guarded("metrics.jsonl"):
+            self.manifest.append("metrics.jsonl", json.dumps(record).encode() + b"\n")
 
     def history(self) -> list[dict[str, Any]]:
-        """Records of ``metrics.jsonl``, without a last line that a crash truncated."""
+        """Records of ``metrics.jsonl``, without a last line that a crash truncated; other damage is refused."""
         path = self.path / "metrics.jsonl"
-        records = []
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-        for line in lines:
-            try:
-                record = json.loads(line)
-            except ValueError:
-                break
-            if not isinstance(record, dict):
-                break
-            records.append(record)
-        return records
+        if not self.has(path.name) and not self.manifest.lost(path.name):
+            return []
+        self.manifest.check(path.name)
+        *lines, _ = path.read_bytes().split(b"\n")
+        return [self._record(number, line) for number, line in enumerate(lines, 1)]
+
+    def _record(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if not isinstance(record, dict):
+            raise RunError(
+                f"{self.path / 'metrics.jsonl'} is damaged in line {number}: it is no record of an epoch. Start again "
+                "with another --out."
+            )
+        return record
 
     def forget_after(self, epoch: int) -> None:
         """Delete log lines later than ``epoch``; they will be written again."""
         kept = [json.dumps(record) + "\n" for record in self.history() if record.get("epoch", epoch + 1) <= epoch]
         with self._guarded("metrics.jsonl"):
-            write_text(self.path / "metrics.jsonl", "".join(kept))
+            self.manifest.put("metrics.jsonl", "".join(kept).encode())
 
     def _check_whole(self) -> None:
         """Refuse to resume a run with missing files, because its result would be unreliable.
@@ -146,6 +186,9 @@ class Run:
                 f"{self.path} is damaged: {', '.join(lost)} is missing, so the run cannot be continued. "
                 "Start again with another --out."
             )
+        for name in CONTINUED:
+            if begun and self.has(name):
+                self.manifest.check(name)
 
     @contextmanager
     def _guarded(self, name: str) -> Iterator[None]:

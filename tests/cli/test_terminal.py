@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.command import semimetric
+from helpers.sealed import reseal
 from sklearn.datasets import load_wine
 
 import semimetric as sm
@@ -32,6 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "examples.json").write_text(json.dumps(names))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"versions": {"torch": f"{EVIL}\nerror: all lost"}}))
+    reseal(folder)
     np.save(folder.parent / "new.npy", features[:60])
     return folder
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from helpers.command import semimetric
 from helpers.own_photos import write_folder
+from helpers.sealed import reseal
 from safetensors.torch import load_file, save_file
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_wine
@@ -197,7 +198,7 @@ def commands(run: Path) -> list[list[object]]:
 
 
 def test_all_files_of_a_run_are_known(run: Path) -> None:
-    assert {path.name for path in run.iterdir()} == {*FILES, "metrics.jsonl", "checkpoint.safetensors"}
+    assert {path.name for path in run.iterdir()} == {*FILES, "metrics.jsonl", "checkpoint.safetensors", "manifest.json"}
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "result.json"])
@@ -229,6 +230,7 @@ def of_something_else(path: Path) -> Iterator[None]:
         {name: tensor.reshape(1, *tensor.shape) for name, tensor in tensors.items()},
     ):
         save_file(damage, path)
+        reseal(path.parent)
         yield
 
 
@@ -248,10 +250,12 @@ def test_a_network_that_describes_photographs_may_be_damaged_as_well(tmp_path: P
             sm.load(tmp_path / "run")
     for content in (*NO_CONTENT, pickle.dumps(Bomb(tmp_path / "exploded"))):
         path.write_bytes(content)
+        reseal(path.parent)
         with pytest.raises(RunError, match=r"backbone\.safetensors cannot be read"):
             sm.load(tmp_path / "run")
     assert not (tmp_path / "exploded").exists()
     path.unlink()
+    reseal(path.parent)
     assert "holds no backbone.safetensors" in semimetric("suggest", tmp_path / "run").sentence()
 
 
@@ -264,10 +268,12 @@ def test_fields_of_something_else_are_refused(copied: Path, name: str, may_lack:
     for field in content:
         for value in (None, {}, 7.5, "other"):
             (copied / name).write_text(json.dumps(content | {field: value}))
+            reseal(copied)
             if not (isinstance(value, str) and field in ("source", "label_column", "id_column", "module")):
                 with pytest.raises(RunError):
                     sm.load(copied)
         (copied / name).write_text(json.dumps({key: content[key] for key in content if key != field}))
+        reseal(copied)
         if field in may_lack.split():
             sm.load(copied)
         else:
@@ -278,6 +284,7 @@ def test_fields_of_something_else_are_refused(copied: Path, name: str, may_lack:
 def test_examples_of_a_model_that_was_trained_on_are_refused(copied: Path) -> None:
     tensors = load_file(copied / "model.safetensors")
     save_file({name: tensor + 1 for name, tensor in tensors.items()}, copied / "model.safetensors")
+    reseal(copied)
     with pytest.raises(RunError, match="training went on after an interruption"):
         sm.load(copied)
 
@@ -301,7 +308,7 @@ def test_nothing_is_ever_unpickled(copied: Path, tmp_path: Path, form: str) -> N
             (copied / name).write_bytes(pickle.dumps(Bomb(mark)))
         else:
             torch.save({"metric.factor": Bomb(mark)}, copied / name)
-        if name in FILES:
+        if name in (*FILES, "manifest.json"):
             with pytest.raises(RunError):
                 sm.load(copied)
         else:
@@ -318,6 +325,7 @@ def test_another_version_is_told(copied: Path) -> None:
     config = json.loads((copied / "config.json").read_text())
     config["versions"] |= {"torch": "1.0", "semimetric": "0.0.1"}
     (copied / "config.json").write_text(json.dumps(config))
+    reseal(copied)
     with pytest.warns(VersionWarning, match=r"semimetric 0\.0\.1 \(here .*\); torch 1\.0 \(here"):
         sm.load(copied)
     done = semimetric("suggest", copied)
@@ -325,6 +333,7 @@ def test_another_version_is_told(copied: Path) -> None:
     assert done.err.startswith("note: the run was written with semimetric 0.0.1 (here ")
     del config["versions"]
     (copied / "config.json").write_text(json.dumps(config))
+    reseal(copied)
     with pytest.warns(VersionWarning, match="torch unknown"):
         sm.load(copied)
 
@@ -340,6 +349,7 @@ def test_another_version_is_told(copied: Path) -> None:
 def test_a_config_of_the_future_is_refused(copied: Path, change: dict[str, Any], message: str) -> None:
     config = json.loads((copied / "config.json").read_text())
     (copied / "config.json").write_text(json.dumps(config | change))
+    reseal(copied)
     with pytest.raises(RunError, match=message):
         sm.load(copied)
 

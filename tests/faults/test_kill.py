@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import random
 import subprocess
 import tempfile
@@ -46,9 +47,9 @@ def wine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def contents(run: Path) -> dict[str, Any]:
-    """All that a run holds, apart from how long it took."""
+    """All that a run holds, apart from how long it took, and the digests of that."""
     held: dict[str, Any] = {}
-    for path in sorted(run.iterdir()):
+    for path in sorted(path for path in run.iterdir() if path.name != "manifest.json"):
         if path.suffix == ".safetensors":
             held |= {f"{path.name} {name}": tensor for name, tensor in load_file(path).items()}
         elif path.suffix == ".jsonl":
@@ -63,6 +64,13 @@ def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
     for name, value in wanted.items():
         same = torch.equal(found[name], value) if isinstance(value, torch.Tensor) else found[name] == value
         assert same, name
+
+
+def some_of(changes: int) -> list[int]:
+    """Some of so many moments, the first and the last among them; all with SEMIMETRIC_SLOW=1."""
+    if os.environ.get("SEMIMETRIC_SLOW"):
+        return list(range(1, changes + 1))
+    return sorted({1, changes, *random.Random(changes).sample(range(1, changes + 1), 4)})
 
 
 @pytest.mark.parametrize("kills", KILLS)
@@ -91,7 +99,7 @@ def test_a_fit_killed_before_any_of_its_writes_is_resumed(
     _, changes = killer.undisturbed(*fit, tmp_path / "whole", folder=tmp_path)
     whole = contents(tmp_path / "whole")
     assert changes > (5 if method == "lrml" else 12)
-    for number in range(1, changes + 1):
+    for number in some_of(changes):
         out = tmp_path / f"run {number}"
         killer.before_change(number, *fit, out, folder=tmp_path)
         told = semimetric(*fit, out)
@@ -130,7 +138,7 @@ def test_a_run_that_was_interrupted_then_resumed_and_killed_is_not_taken_for_who
         patch.setattr(sm.Trainer, "_train_epoch", interrupted)
         done = semimetric(*fit, tmp_path / "run")
     assert done.code == 130
-    assert "interrupted after epoch 1" in done.err
+    assert "after epoch 1 the model so far is in" in done.err
     assert semimetric("suggest", tmp_path / "run", "-n", 1).code == 0
     killer.before_change(7, *fit, tmp_path / "run", folder=tmp_path)
     assert "are not those of its model" in semimetric("suggest", tmp_path / "run").sentence()
@@ -181,7 +189,7 @@ def test_an_embedding_killed_before_any_of_its_writes_is_repeated(
     whole = tmp_path / f"whole{suffix}"
     _, changes = killer.undisturbed(*embed, whole, folder=tmp_path)
     assert changes > 10
-    for number in range(1, changes + 1):
+    for number in some_of(changes):
         out = tmp_path / str(number) / f"out{suffix}"
         out.parent.mkdir()
         killer.before_change(number, *embed, out, folder=tmp_path)

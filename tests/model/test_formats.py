@@ -70,7 +70,7 @@ def test_a_run_of_a_later_format_names_the_version_that_reads_it(tmp_path: Path)
     shutil.copytree(OLD / "estimator-lrml", tmp_path / "run")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"format": FORMAT + 1, "version": "9.9"}))
-    with pytest.raises(RunError, match=rf"format {FORMAT + 1}, and semimetric .* reads formats 1 and {FORMAT}.*9\.9"):
+    with pytest.raises(RunError, match=rf"format {FORMAT + 1}, and semimetric .* reads formats 1, 2, {FORMAT}.*9\.9"):
         sm.load(tmp_path / "run")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.sealed import reseal
 
 from semimetric.core.errors import InputError, RunError
 from semimetric.data import load_dataset
@@ -249,9 +250,11 @@ def test_settings_that_do_not_fit_the_model_are_said(tmp_path: Path) -> None:
     path = tmp_path / "run" / "config.json"
     config = path.read_text()
     path.write_text(config.replace("small-cnn", "mlp"))
+    reseal(path.parent)
     with pytest.raises(RunError, match="does not fit its network"):
         evaluate_run(tmp_path / "run", device="cpu")
     path.write_text(config.replace('"k": 6', '"k": "ten"'))
+    reseal(path.parent)
     with pytest.raises(RunError, match=r"settings do not fit this version.*k must be a whole number, got 'ten'"):
         evaluate_run(tmp_path / "run", device="cpu")
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.sealed import reseal
 
 from semimetric.core.errors import DivergedError, InputError, RunError
 from semimetric.core.space import Range, Space
-from semimetric.pipeline.study import Problem, Report, Scored, check_study, rounded, standard_error
+from semimetric.pipeline.study import Problem, Report, Scored, rounded, standard_error
 from semimetric.pipeline.study import run_study as tune
+from semimetric.pipeline.study_folder import check_study
 
 SPACE: Space = {"lr": Range(1e-4, 1.0, log=True), "k": Range(3, 20), "selective": (True, False)}
 START = {"lr": 0.01, "k": 10, "selective": False}
@@ -137,6 +139,9 @@ def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
     log = tmp_path / "study" / "study.log"
     lines = log.read_text().splitlines()
     log.write_text("\n".join([lines[0], "{", *lines[1:]]) + "\n")
+    with pytest.raises(RunError, match=r"study\.log is damaged.*choose another --out"):
+        tune(problem(Tried()), tmp_path / "study", 3)
+    reseal(log.parent)
     with pytest.raises(RunError, match=r"study\.log cannot be read.*choose another --out"):
         tune(problem(Tried()), tmp_path / "study", 3)
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.sealed import reseal
 
 from semimetric.core.errors import RunError
 from semimetric.core.files import read_tensors, write_atomically, write_json, write_tensors
@@ -54,7 +55,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_has_lost_nothing(tmp_
     run.log({"epoch": 0})
     (run.path / ".checkpoint.safetensors.12345678.semimetric-tmp").write_bytes(b"half")
     Run.resume(run.path, {"a": 1})
-    assert sorted(path.name for path in run.path.iterdir()) == ["config.json", "metrics.jsonl"]
+    assert sorted(path.name for path in run.path.iterdir()) == ["config.json", "manifest.json", "metrics.jsonl"]
     run.log({"epoch": 1})
     with pytest.raises(RunError, match=r"checkpoint\.safetensors, .* is missing"):
         Run.resume(run.path, {"a": 1})
@@ -78,9 +79,11 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
 def test_damaged_files_are_named(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", {})
     (run.path / "config.json").write_text("{")
+    reseal(run.path)
     with pytest.raises(RunError, match=r"config\.json cannot be read"):
         run.config()
     (run.path / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0notjson!")
+    reseal(run.path)
     with pytest.raises(RunError, match=r"model\.safetensors cannot be read"):
         run.read_tensors("model.safetensors")
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.sealed import reseal
 from torch import Tensor, nn
 
 from semimetric.core.errors import DivergedError, InputError, RunError
@@ -127,6 +128,9 @@ def test_a_damaged_checkpoint_leaves_the_model_alone(make_trainer, tmp_path: Pat
     make_trainer(run).fit()
     before = (tmp_path / "run" / "model.safetensors").read_bytes()
     (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"garbage")
+    with pytest.raises(RunError, match=r"checkpoint\.safetensors is damaged: it does not fit its SHA-256"):
+        make_trainer(run).fit()
+    reseal(run.path)
     with pytest.raises(RunError, match=r"checkpoint\.safetensors cannot be read.*start again"):
         make_trainer(run).fit()
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == before

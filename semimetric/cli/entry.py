@@ -1,0 +1,76 @@
+"""Where the command ``semimetric`` begins: Ctrl-C and SIGTERM are one sentence at any moment, import and exit too.
+
+Nothing heavy is imported here, so that hardly any time passes before signals are handled.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C or SIGTERM."""
+
+_state = {"asked": False, "told": False}
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    _state["asked"] = True
+    raise KeyboardInterrupt
+
+
+def tell_interrupted(how_to_continue: str = "") -> None:
+    """Say that the command was interrupted."""
+    _state["told"] = True
+    sys.stderr.write(f"interrupted{how_to_continue and '; '}{how_to_continue}\n")
+
+
+def _unraisable(unraisable: Any) -> None:
+    """An interruption inside of code that cannot raise is asked for again; other errors there concern nobody."""
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
+        _thread.interrupt_main()
+
+
+def main() -> None:
+    """Run the command line in a process of its own."""
+    sys.unraisablehook = _unraisable
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    code: object = 1
+    try:
+        from semimetric.cli.main import main as run
+
+        run()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:  # a library that is being imported may turn the interruption into another error
+        if not _state["asked"]:
+            _ignore_signals()
+            raise
+        code = INTERRUPTED
+    _ignore_signals()
+    if _state["asked"] and code:
+        code = INTERRUPTED
+        if not _state["told"]:
+            tell_interrupted()
+    _leave(code)
+
+
+def _ignore_signals() -> None:
+    """What is left to do is short and must not end in a traceback."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _leave(code: object) -> None:
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):  # nobody reads any more
+        os._exit(code if isinstance(code, int) else 1)
+    sys.exit(code)  # type: ignore[arg-type]
