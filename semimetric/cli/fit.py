@@ -69,7 +69,7 @@ From = Annotated[
     Path | None,
     typer.Option(
         "--from",
-        help="Run to start from, after labels or examples were added: its settings hold, and a fifth of the epochs.",
+        help="Run to start from, after labels or examples were added: its settings hold, and an eighth of the epochs.",
         rich_help_panel="Own data",
     ),
 ]

@@ -80,7 +80,7 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
             N paths of photographs
         y : (N,) labels; -1, NaN, None and "" mean unlabelled
         from_run : folder of a run with the same method and network, to start from after labels or examples were added;
-            a fifth of the epochs is trained, unless ``epochs`` is set
+            an eighth of the epochs is trained, unless ``epochs`` is set
         """
         if y is None and self._needs_labels():
             raise InputError(

@@ -24,7 +24,7 @@ from semimetric.training import Run
 DEFAULTS = {"method": "consensus", "encoder": "auto"}
 """What a user asks for who does not choose; the run's own then holds."""
 
-SHORTER = 5
+SHORTER = 8
 """A fit that starts from a run takes one in so many epochs."""
 
 
