@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from semimetric.core.draws import own_draws
 from semimetric.core.errors import DivergedError, InputError
 from semimetric.training.progress import Progress, Silent
 from semimetric.training.settings import PretrainSettings
@@ -27,9 +28,7 @@ def pretrain(
     """
     if settings.pretrain_flip and inputs.ndim != 4:
         raise InputError(f"pretrain_flip mirrors images (N, C, H, W), got inputs of shape {tuple(inputs.shape)}.")
-    devices = [inputs.device] if inputs.is_cuda else []
-    with torch.random.fork_rng(devices=devices):  # for encoders with dropout
-        torch.manual_seed(seed)
+    with own_draws(seed, inputs.device):  # for encoders with dropout
         return _pretrain(encoder, inputs, labels, settings, seed, progress or Silent())
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from semimetric.core.draws import own_draws
 from semimetric.core.errors import InputError
 from semimetric.encoders import encode, output_width
 from semimetric.evaluation import Spread, measure_spread
@@ -145,8 +146,7 @@ class Trainer:
             The best encoder and metric, and how training went.
         """
         interrupted = False
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            torch.manual_seed(self.seed)
+        with own_draws(self.seed, self.device):
             try:
                 self._begin()
                 while self.epoch < self.settings.epochs and not self.watch.collapsed and not self._out_of_patience():
