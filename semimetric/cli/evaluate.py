@@ -48,6 +48,9 @@ SCORES = {
 INPUTS = {"vectors": "columns", "images": "pixels"}
 FILES = ("scores.json", "confusion.csv", "mistakes.csv", "confusion.png", "confusion.svg")
 
+Weights = Annotated[Path | None, typer.Option(help="Benchmark: file with the weights of the run's backbone.")]
+Descriptors = Annotated[Path | None, typer.Option(help="Benchmark: cache file for the features of the backbone.")]
+
 
 def evaluate(
     run: RunFolder,
@@ -72,6 +75,8 @@ def evaluate(
         int | None,
         typer.Option(help="Benchmark: keep this many dimensions of the metric, those of its largest eigenvalues."),
     ] = None,
+    weights: Weights = None,
+    descriptors: Descriptors = None,
     device: Device = "auto",
     no_cache: NoCache = False,
     data_dir: DataDir = None,
@@ -86,11 +91,10 @@ def evaluate(
         from semimetric.pipeline.benchmark import evaluate_run
 
         with showing_progress(quiet=quiet, verbose=verbose) as progress:
-            outcome = evaluate_run(run, data_dir, device, components, progress)
+            outcome = evaluate_run(run, data_dir, device, components, progress, weights, descriptors)
         _print_benchmark(outcome, as_json)
         return
-    if components is not None or data_dir is not None:
-        raise InputError("--components and --data-dir are for the test set of a benchmark. Leave them or DATA out.")
+    _refuse_for_data(components, data_dir, weights, descriptors)
     _check_folder(out, replace)
     from semimetric.serve.embed import new_examples
     from semimetric.serve.evaluate import evaluate_collection
@@ -106,6 +110,15 @@ def evaluate(
     _print_evaluation(found, _titles(loaded.fitted.spec))
     for path in written:
         say(f"written: {path}")
+
+
+def _refuse_for_data(*given: object) -> None:
+    """Refuse options that mean nothing for examples of one's own."""
+    if any(value is not None for value in given):
+        raise InputError(
+            "--components, --weights, --descriptors and --data-dir are for the test set of a benchmark. Leave them or "
+            "DATA out."
+        )
 
 
 def _check_folder(out: Path | None, replace: bool) -> None:

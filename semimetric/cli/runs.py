@@ -202,7 +202,8 @@ def export(
     onnx: Annotated[bool, typer.Option("--onnx", help="As one ONNX graph, from raw inputs to the embedding.")] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File; model.onnx in the run unless given.")] = None,
     check: Annotated[
-        Path | None, typer.Option(help="Examples to check the export with; those of the run unless given.")
+        Path | None,
+        typer.Option(help="Folder or table with examples to check the export with, such as those of the run."),
     ] = None,
     replace: Replace = False,
     as_json: AsJson = False,

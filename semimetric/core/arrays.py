@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from semimetric.core.checks import refuse_masked
 from semimetric.core.errors import InputError
 
 _NUMBERS_AT_A_TIME = 1 << 24
@@ -26,6 +27,7 @@ def as_tensor(value: Any, name: str) -> Tensor:
     """Tensor view of an array-like, without gradient."""
     if isinstance(value, Tensor):
         return value.detach()
+    refuse_masked(value, name)
     try:
         array = np.asarray(value)
         return torch.as_tensor(array if array.flags.writeable else array.copy())

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import math
+from numbers import Integral
+from typing import Any
 
 from semimetric.core.errors import InputError
+
+LARGEST = 3.4e38
+"""Largest number that a network, which computes in single precision, can take."""
 
 
 def check_fraction(value: float, name: str) -> float:
@@ -16,20 +20,36 @@ def check_fraction(value: float, name: str) -> float:
 
 def check_positive(value: float, name: str) -> None:
     """Check that a number is finite and above 0."""
-    if not (value > 0 and math.isfinite(value)):
-        raise InputError(f"{name} must be a finite number above 0, got {value}.")
+    if not 0 < value <= LARGEST:
+        raise InputError(f"{name} must be a number above 0 and at most {LARGEST:g}, got {value}.")
 
 
 def check_not_negative(value: float, name: str) -> None:
     """Check that a number is finite and at least 0."""
-    if not (value >= 0 and math.isfinite(value)):
-        raise InputError(f"{name} must be a finite number of at least 0, got {value}.")
+    if not 0 <= value <= LARGEST:
+        raise InputError(f"{name} must be a number of at least 0 and at most {LARGEST:g}, got {value}.")
 
 
 def check_at_least(value: float, least: float, name: str) -> None:
     """Check that a number is at least ``least``."""
     if value < least:
         raise InputError(f"{name} must be at least {least}, got {value}.")
+
+
+def check_whole(value: Any, name: str, least: int = 1) -> int:
+    """Check that a number is whole and at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    return int(value)
+
+
+def refuse_masked(value: Any, name: str) -> None:
+    """Refuse an array with masked entries: the mask would be lost, and with it what it says."""
+    import numpy as np
+
+    if isinstance(value, np.ma.MaskedArray) and np.ma.getmaskarray(value).any():
+        hidden = int(np.ma.getmaskarray(value).sum())
+        raise InputError(f"{name} has {hidden} masked entries, which count for nothing here. Fill or remove them.")
 
 
 def check_choice(value: str, choices: tuple[str, ...], name: str) -> None:

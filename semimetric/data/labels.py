@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from semimetric.core.checks import refuse_masked
+from semimetric.core.errors import InputError
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -58,6 +61,11 @@ def number_labels(y: Any) -> tuple[NDArray[Any], Tensor]:
 
     values = column_or_1d(as_array(y), warn=True)
     known = is_labelled(values)
+    if values.dtype.kind in "if" and bool((values < UNLABELLED).any()):
+        raise InputError(
+            f"y must be -1 (unlabelled) or a class from 0, got {values[values < UNLABELLED][0]}. Number the classes "
+            "from 0, or give them names."
+        )
     if is_binary(values):
         warnings.warn(
             "y holds -1 and 1 alone: they are taken for two classes, and every example for labelled. If -1 stands for "
@@ -88,6 +96,7 @@ def as_array(y: Any) -> NDArray[Any]:
 
     if isinstance(y, Tensor):
         return np.asarray(y.cpu().numpy())
+    refuse_masked(y, "y")
     array = np.asarray(y)
     if array.dtype.kind in "US" and not isinstance(y, np.ndarray):
         return np.array(y, dtype=object)

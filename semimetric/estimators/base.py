@@ -18,6 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor
 
+from semimetric.core.checks import refuse_masked
 from semimetric.core.errors import DataError, InputError
 from semimetric.data.columns import RawColumn
 from semimetric.data.frames import (
@@ -256,6 +257,7 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
 
     def _samples(self, X: Any, reset: bool) -> Samples:
         """``X`` as paths, images, or else a matrix that scikit-learn checks."""
+        refuse_masked(X, "X")
         if is_paths(X):
             samples = photographs(X)
             return self._counted(samples, 1, reset)

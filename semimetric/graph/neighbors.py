@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from semimetric.core.arrays import check_features
+from semimetric.core.checks import check_whole
 from semimetric.core.errors import InputError
 from semimetric.graph.nearest import NearestVectors
 
@@ -35,7 +36,7 @@ def nearest_neighbors(features: Any, k: int) -> Tensor:
     """
     points = check_features(features)
     count = len(points)
-    if not 1 <= k < count:
+    if check_whole(k, "k") >= count:
         raise InputError(
             f"k must be at least 1 and below the number of examples ({count}), got {k}. "
             "Ask for fewer neighbours or pass more examples."

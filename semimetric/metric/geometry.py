@@ -155,6 +155,8 @@ def random_orthonormal(
 
 def check_factor(factor: Tensor) -> None:
     """Check that a factor is a floating-point (d, l) matrix with 1 <= l <= d."""
+    if not isinstance(factor, Tensor):
+        raise InputError(f"factor must be a torch tensor, got {type(factor).__name__}. Pass torch.as_tensor(factor).")
     if factor.ndim != 2 or not factor.is_floating_point() or not 1 <= factor.shape[1] <= factor.shape[0]:
         raise InputError(
             f"The metric factor has the shape {tuple(factor.shape)} and the type {factor.dtype}; "

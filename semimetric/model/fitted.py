@@ -97,7 +97,15 @@ class Model:
         learned = self.metric.transform(features)
         if self.frozen_share:
             learned = blended(scaled.to(learned), learned, self.frozen_share)
-        return learned.cpu().double()
+        embedded = learned.cpu().double()
+        if not bool(torch.isfinite(embedded).all()):
+            rows = (~torch.isfinite(embedded).all(1)).nonzero().flatten()
+            raise InputError(
+                f"{len(rows)} of {len(embedded)} embeddings are no numbers, the first of row {int(rows[0])}: its "
+                "values are too far from those of the training. Look for marks of missing data, such as -3.4e38, and "
+                "correct or remove those rows."
+            )
+        return embedded
 
 
 @dataclass(frozen=True)
@@ -178,7 +186,10 @@ class FittedModel:
     def _neighbors(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Rows (Q, k) of the nearest training examples, and their weights, which sum to 1."""
         hits = self._learned_index.search(self._learned(queries), k)
-        squares = hits.distances.double().square()
+        distances = hits.distances.double()
+        largest = distances.amax(1, keepdim=True)
+        extreme = (largest > 1e150) | ((largest < 1e-150) & (largest > 0))  # their squares are no numbers any more
+        squares = (distances / torch.where(extreme, largest, 1.0)).square()
         softened = squares + NEAREST_SHARE * squares.mean(1, keepdim=True)
         weights = torch.where(softened > 0, 1.0 / torch.where(softened > 0, softened, 1.0), 1.0)
         return hits.rows, weights / weights.sum(1, keepdim=True)

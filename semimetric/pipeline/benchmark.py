@@ -12,6 +12,7 @@ from torch import Tensor
 from semimetric.core.errors import InputError, RunError
 from semimetric.data import Dataset, apply_in_chunks, photograph_side
 from semimetric.encoders import encode
+from semimetric.encoders.packages import package_of
 from semimetric.evaluation import evaluate
 from semimetric.metric import Metric
 from semimetric.model.folder import read_config, read_model
@@ -98,15 +99,18 @@ def evaluate_run(
     device: str = "auto",
     components: int | None = None,
     progress: Progress | None = None,
+    weights: Path | None = None,
+    descriptors: Path | None = None,
 ) -> dict[str, Any]:
     """Score the best model of a run on the test set of its dataset; ``components`` keeps its largest dimensions.
 
-    Pretrained weights are needed only for a backbone: the run holds all others.
+    Pretrained weights are needed only for a backbone: the run holds all others. A run may come from elsewhere, so the
+    files that it names are not opened: ``weights`` and ``descriptors``, the cache of features, are those of the caller.
     """
     if components is not None and components < 1:
         raise InputError(f"components must be at least 1, got {components}.")
     run = Run.open(path)
-    plan = benchmark_plan(run)
+    plan = _with_files(benchmark_plan(run), weights, descriptors)
     where = choose_device(device)
     if plan.network.backbone:
         _check_weights(run, plan, plan.network.weights_digest())
@@ -121,6 +125,22 @@ def evaluate_run(
         "scores": evaluate(embeddings, dataset.test.labels),
         "run": str(path),
     }
+
+
+def _with_files(plan: Plan, weights: Path | None, descriptors: Path | None) -> Plan:
+    """The plan of a backbone with the user's own files in place of those that a run names."""
+    network = plan.network
+    if not network.backbone:
+        return plan
+    if weights is None and network.weights not in ("", "random") and package_of(network.backbone) is None:
+        raise InputError(
+            f"the run names {network.weights!r} as the weights of its backbone, and a file that a run names is not "
+            "opened. Name it yourself with --weights."
+        )
+    own = str(weights) if weights is not None else "random" if network.weights == "random" else ""
+    return dataclasses.replace(
+        plan, network=dataclasses.replace(network, weights=own, descriptors=str(descriptors or ""))
+    )
 
 
 def embed_test(run: Run, plan: Plan, dataset: Dataset, device: torch.device, components: int | None = None) -> Tensor:

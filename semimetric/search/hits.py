@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from semimetric.core.arrays import as_tensor, check_finite
+from semimetric.core.checks import check_whole
 from semimetric.core.errors import InputError
-from semimetric.search.index import check_whole
 
 
 @dataclass(frozen=True)

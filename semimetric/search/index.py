@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-import numpy as np
-
+from semimetric.core.checks import check_whole
 from semimetric.core.errors import InputError, RunError
 from semimetric.core.files import check_output
 from semimetric.core.registry import Registry
@@ -43,13 +42,6 @@ class Index(Protocol):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def check_whole(value: int, name: str, least: int = 1) -> int:
-    """Check that a number is whole and at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
-    return int(value)
 
 
 @dataclass(frozen=True)

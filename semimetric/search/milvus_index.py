@@ -13,11 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from semimetric.core.checks import check_whole
 from semimetric.core.errors import InputError, RunError
 from semimetric.graph.nearest import nearest_first
 from semimetric.search.exact import ExactIndex
 from semimetric.search.hits import Hits, check_k, joined, single_precision
-from semimetric.search.index import HnswSettings, Index, IndexBackend, check_whole
+from semimetric.search.index import HnswSettings, Index, IndexBackend
 from semimetric.search.milvus_collection import FIELDS, MOST_HITS, NAME_BYTES, SCHEMES, MilvusCollection, check_uri
 from semimetric.search.milvus_lite_server import check_folder
 

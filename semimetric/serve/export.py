@@ -285,10 +285,10 @@ class WithBackbone(nn.Module):
 
 
 def export_run(loaded: LoadedRun, out: Path, check: Path | None = None, tolerance: float = 1e-4) -> dict[str, Any]:
-    """The model of a run as one ONNX file, checked on the run's own examples or on those in ``check``."""
+    """The model of a run as one ONNX file, checked on the examples in ``check``."""
     _check_numbers(loaded.fitted.schema)
     model = loaded.fitted.model
-    examples = _some_inputs(loaded, str(check or loaded.fitted.examples.source))
+    examples = _some_inputs(loaded, check)
     preprocess, encoder = model.preprocess, model.encoder
     if model.transform is not None and model.transform.network is not None:
         assert encoder is not None
@@ -309,15 +309,15 @@ def _check_numbers(schema: Schema | None) -> None:
     )
 
 
-def _some_inputs(loaded: LoadedRun, source: str) -> Tensor:
+def _some_inputs(loaded: LoadedRun, source: Path | None) -> Tensor:
     """The first examples of a folder or table, as the graph is to take them."""
-    if not source or not Path(source).exists():
-        where = f"are not in a folder or table {source!r}" if source else "were never in a folder or table"
-        raise InputError(
-            f"an export is checked on examples, and those of the run {where}. Name a folder or table of some with "
-            "--check."
-        )
-    found = new_examples(loaded, Path(source))
+    if source is None:
+        known = loaded.fitted.examples.source
+        where = f", such as {known!r}, on which the run was trained" if known else ""
+        raise InputError(f"an export is checked on examples. Name a folder or table of some{where}: --check PATH.")
+    if not source.exists():
+        raise InputError(f"--check {str(source)!r} is not there. Name a folder or table of examples.")
+    found = new_examples(loaded, source)
     transform = loaded.fitted.model.transform
     if found.paths is None or transform is None:
         assert found.features is not None

@@ -80,6 +80,11 @@ def suggest(embeddings: Any, labels: Any, shares: Any, confidence: Any, count: i
     Suggestions, on the device of ``embeddings``
     """
     points = check_features(embeddings, "embeddings").double()
+    largest = float(points.abs().max())
+    if not 1e-140 < largest < 1e140:
+        raise InputError(
+            f"embeddings reach {largest:.3g}, too far from 1 for their squares. Divide them by {largest:.3g}."
+        )
     known = check_labels(labels, len(points)).to(points.device) >= 0
     shares = _check_chances(shares, "shares", points, 2)
     confidence = _check_chances(confidence, "confidence", points, 1)

@@ -89,7 +89,9 @@ def test_a_table_with_columns_of_labels_and_names(home: Path, tmp_path: Path) ->
 
 def test_a_table_is_exported_by_its_own_rows(home: Path) -> None:
     pytest.importorskip("onnxruntime", reason="needs semimetric[onnx]")
-    assert semimetric("export", home / "wine", "--onnx", "--json").json()["examples"] == 16
+    assert (
+        semimetric("export", home / "wine", "--onnx", "--check", home / "wine.csv", "--json").json()["examples"] == 16
+    )
 
 
 def test_columns_may_be_in_any_order_but_must_be_there(home: Path, tmp_path: Path) -> None:
@@ -280,7 +282,7 @@ def test_json_is_one_line(home: Path, tmp_path: Path, command: str) -> None:
         "predict": [run, photos, "-o", tmp_path / "out.csv"],
         "suggest": [run],
         "index": [run, "--to", tmp_path / "index.faiss"],
-        "export": [run, "--onnx", "-o", tmp_path / "model.onnx"],
+        "export": [run, "--onnx", "--check", photos, "-o", tmp_path / "model.onnx"],
     }
     pytest.importorskip({"index": "faiss", "export": "onnxruntime"}.get(command, "semimetric"))
     done = semimetric(command, *arguments[command], "--json")

@@ -311,7 +311,9 @@ def test_a_run_knows_its_weights_and_refuses_others(birds: Path, tmp_path: Path,
         fit_benchmark(experiment, tmp_path / "run", tmp_path / "nowhere", "cpu", resume=True)
     if not tuned:
         with pytest.raises(RunError, match=message):
-            evaluate_run(tmp_path / "run", tmp_path / "nowhere", "cpu")
+            evaluate_run(tmp_path / "run", tmp_path / "nowhere", "cpu", weights=weights)
+        with pytest.raises(InputError, match="a file that a run names is not opened"):
+            evaluate_run(tmp_path / "run", birds, "cpu")
     assert before == {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     weights.unlink()
     with pytest.raises(InputError, match=r"weights '.*bvlc.safetensors' is no file"):
