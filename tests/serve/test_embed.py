@@ -69,9 +69,10 @@ def test_all_rows_are_written_once_and_in_order(home: Path, tmp_path: Path, load
     assert {path.name for path in tmp_path.iterdir()} == {out.name} | ({"out.npy.json"} if suffix == ".npy" else set())
 
 
-def test_what_stands_beside_is_not_overwritten(home: Path, tmp_path: Path, loaded: LoadedRun) -> None:
+def test_nothing_is_written_into_a_run(home: Path, tmp_path: Path, loaded: LoadedRun) -> None:
     shutil.copytree(home / "run", tmp_path / "run")
-    embed_to(loaded, new_examples(loaded, home / "photos"), tmp_path / "run" / "model.npy")
+    with pytest.raises(InputError, match="inside the run"):
+        embed_to(loaded, new_examples(loaded, home / "photos"), tmp_path / "run" / "model.npy")
     assert load_run(tmp_path / "run").fitted.examples.names == loaded.fitted.examples.names
 
 
@@ -99,7 +100,7 @@ def test_what_is_done_is_not_done_again(
         counting(patch, fails_at=4)
         with pytest.raises(KeyboardInterrupt):
             embed_to(loaded, photos, tmp_path / "out.npy")
-    assert (tmp_path / "out.npy.parts").is_dir()
+    assert (tmp_path / ".out.npy.semimetric-parts").is_dir()
     done = counting(monkeypatch)
     again = embed_to(loaded, photos, tmp_path / "out.npy")
     assert [rows.start for rows in done] == [15, 20]
@@ -147,10 +148,10 @@ def test_parts_of_something_else_are_never_used(
     monkeypatch.setattr(bulk, "CHUNK", 7)
     with pytest.raises(InputError, match="parts of another run or of other examples"):
         embed_to(wine, vectors, out)
-    for part in (tmp_path / "out.npy.parts").iterdir():
+    for part in (tmp_path / ".out.npy.semimetric-parts").iterdir():
         part.unlink()  # killed while it was removed
     assert embed_to(narrow, new_examples(narrow, home / "wine.npy"), out).embeddings.shape == (178, 3)
-    assert not (tmp_path / "out.npy.parts").exists()
+    assert not (tmp_path / ".out.npy.semimetric-parts").exists()
 
 
 def test_a_photograph_that_was_replaced_meanwhile_is_noticed(
