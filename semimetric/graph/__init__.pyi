@@ -1,3 +1,4 @@
+from semimetric.graph.approximate import graph_neighbors as graph_neighbors
 from semimetric.graph.affinities import propagate_affinities as propagate_affinities, propagate_labels as propagate_labels, propagated_affinity_matrix as propagated_affinity_matrix
 from semimetric.graph.density import density_affinities as density_affinities
 from semimetric.graph.edges import node_degrees as node_degrees, symmetric_edges as symmetric_edges

@@ -40,7 +40,7 @@ def kmeans(
     candidates = 2 + int(math.log(n_clusters))
     draws = torch.rand(restarts, n_clusters, candidates, generator=torch.Generator().manual_seed(seed)).to(points)
     at_once = max(1, BLOCK_ENTRIES // (count * candidates))
-    found = [_lloyd(centred, _initial_centres(centred, chunk), iterations, limit) for chunk in draws.split(at_once)]
+    found = [lloyd(centred, initial_centres(centred, chunk), iterations, limit) for chunk in draws.split(at_once)]
     best = min(found, key=lambda clustering: clustering.inertia)
     return Clustering(best.assignment, best.centres + mean, best.inertia)
 
@@ -53,7 +53,7 @@ def _squared_distances(points: Tensor, centres: Tensor) -> Tensor:
     return crossed.clamp_min_(0.0)
 
 
-def _initial_centres(points: Tensor, draws: Tensor) -> Tensor:
+def initial_centres(points: Tensor, draws: Tensor) -> Tensor:
     """Centres (R, K, d) by greedy k-means++ (Arthur, Vassilvitskii 2007), from uniform ``draws`` (R, K, candidates)."""
     count = len(points)
     restart = torch.arange(len(draws), device=points.device)
@@ -70,7 +70,7 @@ def _initial_centres(points: Tensor, draws: Tensor) -> Tensor:
     return torch.stack(centres, dim=1)
 
 
-def _lloyd(points: Tensor, centres: Tensor, iterations: int, limit: float) -> Clustering:
+def lloyd(points: Tensor, centres: Tensor, iterations: int, limit: float) -> Clustering:
     """Iterate all restarts in parallel and return the best one."""
     for _ in range(iterations):
         distance, assignment = _assign(points, centres)

@@ -131,15 +131,16 @@ class _Part:
 
     def _preselected(self, asked: Tensor, selves: Tensor, k: int, dtype: torch.dtype) -> tuple[Found, Tensor]:
         """What candidates by expanded squares in ``dtype`` give, and for which queries (Q,) that is certain."""
-        if dtype not in self._rough:
+        prepared = self._rough.get(dtype)
+        if prepared is None:  # kept in a local name: another thread may release it
             placed = self._scaled - self._frame.centre
-            self._rough[dtype] = (placed, placed.square().sum(1))
-        vectors, squares = self._rough[dtype]
+            prepared = self._rough[dtype] = (placed, placed.square().sum(1))
+        vectors, squares = prepared
         centred = asked - self._frame.centre
         rough = torch.addmm(squares[None, :], centred.to(dtype), vectors.T, alpha=-2.0)
         _exclude(rough, selves)
         taken = min(k + SPARE, len(self))
-        values, columns = _smallest(rough, taken)
+        values, columns = smallest(rough, taken)
         sure = values[:, -1].double() > values[:, k - 1].double() + self._rounding(centred, dtype)
         pieces = max(1, _entries_at_once(asked) // (taken * asked.shape[1]))
         distances = torch.cat(
@@ -175,7 +176,7 @@ class _Part:
         return nearest_first(distances.gather(1, columns), columns)
 
 
-def _smallest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def smallest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The ``count`` smallest entries of each row (Q, S) and their columns, ascending.
 
     They lie in the groups with the ``count`` smallest minima. Minima are vectorised, topk is not.

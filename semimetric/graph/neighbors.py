@@ -35,10 +35,14 @@ def nearest_neighbors(features: Any, k: int) -> Tensor:
     [[1], [0], [1]]
     """
     points = check_features(features)
-    count = len(points)
+    check_k(k, len(points))
+    return NearestVectors(points).search(points, k, own=True).rows
+
+
+def check_k(k: int, count: int) -> None:
+    """Refuse a number of neighbours that ``count`` examples do not have."""
     if check_whole(k, "k") >= count:
         raise InputError(
             f"k must be at least 1 and below the number of examples ({count}), got {k}. "
             "Ask for fewer neighbours or pass more examples."
         )
-    return NearestVectors(points).search(points, k, own=True).rows

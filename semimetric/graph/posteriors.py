@@ -20,8 +20,8 @@ from torch import Tensor
 from semimetric.core.arrays import check_labels, check_neighbors
 from semimetric.core.checks import check_fraction, check_not_negative, check_positive
 from semimetric.core.errors import InputError
+from semimetric.graph.approximate import graph_neighbors
 from semimetric.graph.edges import group_by_node, node_degrees, symmetric_edges
-from semimetric.graph.neighbors import nearest_neighbors
 
 PRIOR = 0.1  # default weight of the uniform prior, see ``class_posteriors``
 ITERATIONS = 1000  # most conjugate-gradient iterations; for gamma = 0.99 about 70 give six digits
@@ -180,7 +180,7 @@ def _posteriors(reached: Tensor, prior: float) -> tuple[Tensor, Tensor]:
 
 def cosine_posteriors(points: Tensor, labels: Tensor, k: int, gamma: float) -> Posteriors:
     """``class_posteriors`` on the kNN graph of unit vectors (N, d), with edge weights max(0, cosine)^3."""
-    neighbors = nearest_neighbors(points, k)
+    neighbors = graph_neighbors(points, k)
     cosines = torch.stack([(points * points[column]).sum(1) for column in neighbors.T], dim=1)
     return class_posteriors(neighbors, labels, cosines.clamp_min(0.0) ** 3, gamma, prior=PRIOR)
 

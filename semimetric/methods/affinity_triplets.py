@@ -16,7 +16,7 @@ from semimetric.core.checks import check_choice, check_fraction
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Range
-from semimetric.graph import graph_modes, nearest_neighbors, neighbor_density, propagate_affinities
+from semimetric.graph import graph_modes, graph_neighbors, neighbor_density, propagate_affinities
 from semimetric.losses import angular_loss, angular_margins
 from semimetric.methods.base import Examples, LearnsMetric, Needs, shuffled_batches
 from semimetric.methods.defaults import GRAPH, SLOW, Values, on_photographs
@@ -107,7 +107,7 @@ class AffinityTriplets(LearnsMetric[Triplets]):
 
     def constraints(self, features: Tensor, labels: Tensor) -> Triplets:
         """Triplets around every node, or around the modes, of the kNN graph of ``features``."""
-        neighbors = nearest_neighbors(features, self.settings.k)
+        neighbors = graph_neighbors(features, self.settings.k)
         affinities = propagate_affinities(neighbors, labels, self.settings.gamma)
         modes = self.settings.anchors == "modes"
         anchors = graph_modes(neighbors, neighbor_density(features, neighbors)) if modes else None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from semimetric.core.checks import check_positive
 from semimetric.core.settings import setting
-from semimetric.graph import density_affinities, nearest_neighbors, symmetric_edges
+from semimetric.graph import density_affinities, graph_neighbors, symmetric_edges
 from semimetric.methods.laplacian import LaplacianMethod, LaplacianSettings
 from semimetric.methods.pairs import Pairs, with_rates
 
@@ -46,6 +46,6 @@ class ISDML(LaplacianMethod):
 
     def constraints(self, features: Tensor, labels: Tensor) -> Pairs:
         """The edges of the kNN graph with their density-aware affinities."""
-        neighbors = nearest_neighbors(features, self.settings.k)
+        neighbors = graph_neighbors(features, self.settings.k)
         affinities = density_affinities(features, neighbors, self.settings.bandwidth_steps)
         return Pairs.of_working_set(labels, *symmetric_edges(neighbors, affinities))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from semimetric.core.settings import setting
-from semimetric.graph import nearest_neighbors, node_degrees, symmetric_edges
+from semimetric.graph import graph_neighbors, node_degrees, symmetric_edges
 from semimetric.methods.laplacian import LaplacianMethod, LaplacianSettings
 from semimetric.methods.pairs import Pairs, with_rates
 
@@ -41,7 +41,7 @@ class LRML(LaplacianMethod):
 
     def constraints(self, features: Tensor, labels: Tensor) -> Pairs:
         """The edges of the symmetric kNN graph."""
-        edges, weights = symmetric_edges(nearest_neighbors(features, self.settings.k))
+        edges, weights = symmetric_edges(graph_neighbors(features, self.settings.k))
         scales = None
         if self.settings.normalized:
             degrees = node_degrees(edges, weights, len(features))

@@ -14,7 +14,7 @@ from torch import Tensor
 from semimetric.core.checks import check_at_least, check_choice, check_fraction, check_not_negative
 from semimetric.core.settings import setting
 from semimetric.core.space import Range, Space
-from semimetric.graph import nearest_neighbors, propagate_affinities, propagated_form
+from semimetric.graph import graph_neighbors, propagate_affinities, propagated_form
 from semimetric.methods.base import Needs
 from semimetric.methods.defaults import GRAPH, SLOW, Values
 from semimetric.methods.pairs import PairConstraints, PairMethod, Pairs, PairSettings
@@ -158,7 +158,7 @@ class PropagatedMethod(PairMethod[PairConstraints]):
     def constraints(self, features: Tensor, labels: Tensor) -> PropagatedGraph:
         """The kNN graph; affinities are propagated later."""
         nodes = torch.arange(len(features), device=features.device)
-        neighbors = nearest_neighbors(features, self.settings.k)
+        neighbors = graph_neighbors(features, self.settings.k)
         settings = self.settings
         return PropagatedGraph(nodes, labels, neighbors, settings.gamma, settings.affinities, settings.repulsion)
 

@@ -19,7 +19,7 @@ from semimetric.data.schema import Schema
 from semimetric.encoders import encode
 from semimetric.encoders.features import blended
 from semimetric.encoders.photographs import PhotoTransform
-from semimetric.graph import PRIOR, Posteriors, class_posteriors, nearest_neighbors
+from semimetric.graph import PRIOR, Posteriors, class_posteriors, graph_neighbors
 from semimetric.metric import Metric
 from semimetric.model.spec import ExampleNames, ModelSpec
 from semimetric.model.unknown import Unknown
@@ -263,7 +263,7 @@ def posteriors_of(embeddings: Tensor, labels: Tensor, device: torch.device | str
     if bool((embeddings == embeddings[0]).all()):
         shares = torch.full((len(labels), len(classes)), 1 / len(classes), dtype=torch.float64)
         return with_labels(Posteriors(classes, shares, torch.zeros(len(labels), dtype=torch.float64)), labels)
-    neighbors = nearest_neighbors(embeddings.to(device), min(GRAPH_NEIGHBORS, len(embeddings) - 1))
+    neighbors = graph_neighbors(embeddings.to(device), min(GRAPH_NEIGHBORS, len(embeddings) - 1))
     return with_labels(on_cpu(class_posteriors(neighbors, labels, prior=PRIOR)), labels)
 
 

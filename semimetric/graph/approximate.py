@@ -1,0 +1,158 @@
+"""Approximate nearest neighbours of many rows: an inverted file, measured before it is used.
+
+Rows are put into lists around k-means centres. A row is compared with the members of the lists whose centres are
+nearest to it. How many lists that takes is measured on a sample of rows, whose exact neighbours are known: the number
+grows by half until the recall suffices. Lists have about the same size for any number of rows, so that the time grows
+little faster than that number. Candidates are found and sorted in float32, by differences.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from semimetric.core.arrays import check_features
+from semimetric.graph.clustering import lloyd
+from semimetric.graph.nearest import Found, NearestVectors, nearest_first, smallest
+from semimetric.graph.neighbors import check_k, nearest_neighbors
+
+EXACT_ROWS = 10_000  # most rows whose neighbours are computed exactly in a graph
+RECALL = 0.985  # recall that the sample must reach
+SAMPLE = 500  # rows of that sample
+LIST_ROWS = 200  # mean size of a list
+TRAINED = 32  # rows for each list from which k-means learns the centres
+FIRST_PROBES = 4  # lists that are tried first; then half as many more
+LLOYD_STEPS = 6  # iterations that find the centres
+SPARE = 4  # candidates beyond k whose differences are computed
+QUERIES = 8_192  # queries compared with a list at once
+BLOCK_ENTRIES = 1 << 21  # entries of the largest array
+
+_log = logging.getLogger(__name__)
+
+
+class _Lists(NamedTuple):
+    """Rows sorted into lists.
+
+    ``rows`` (N, d), in float32, centred and scaled, and their ``squares`` (N,) stand list by list: those of list i from
+    ``starts[i]`` on. ``numbers`` (N,) are their row numbers.
+    """
+
+    rows: Tensor
+    squares: Tensor
+    numbers: Tensor
+    starts: list[int]
+    centres: Tensor
+
+
+def graph_neighbors(features: Any, k: int) -> Tensor:
+    """The ``k`` nearest neighbours of every row for a graph: exact up to 10,000 rows, then nearly all of them.
+
+    Parameters
+    ----------
+    features, k : array-like, int
+        As for ``nearest_neighbors``.
+
+    Returns
+    -------
+    (N, k) int64 tensor
+        Row numbers, nearest first. Beyond 10,000 rows, at least 98.5 % of the neighbours of a sample of 500 rows are
+        the exact ones; the log says how many. Where that would take half of all comparisons, all lists are exact.
+    """
+    points = check_features(features)
+    check_k(k, len(points))
+    if len(points) <= EXACT_ROWS:
+        return nearest_neighbors(points, k)
+    lists = _make_lists(points)
+    sample = torch.arange(0, len(points), len(points) // SAMPLE, device=points.device)
+    limits = _exact(lists, sample, k).distances[:, -1:] * (1 + 1e-6)
+    probes = FIRST_PROBES
+    while 2 * probes <= len(lists.centres):
+        recall = float((_search(lists, sample, k, probes).distances <= limits).double().mean())
+        if recall >= RECALL:
+            facts = (len(points), probes, len(lists.centres), recall, len(sample))
+            _log.info("Approximate graph of %d examples: %d of %d lists probed, recall %.3f on %d examples.", *facts)
+            found = _search(lists, torch.arange(len(points), device=points.device), k, probes)
+            return torch.empty_like(found.rows).index_copy_(0, lists.numbers, lists.numbers[found.rows])
+        probes += probes // 2
+    _log.info("Exact graph of %d examples: half of the lists would have to be probed.", len(points))
+    return nearest_neighbors(points, k)
+
+
+def _exact(lists: _Lists, asked: Tensor, k: int) -> Found:
+    """Exact neighbours of the rows at the places ``asked`` (Q,), as places."""
+    found = NearestVectors(lists.rows).search(lists.rows[asked], k + 1)
+    return nearest_first(found.distances.masked_fill(found.rows == asked[:, None], torch.inf), found.rows, k)
+
+
+def _make_lists(points: Tensor) -> _Lists:
+    """Sort the rows into lists around centres that Lloyd's algorithm finds on a part of them."""
+    rows = points / points.abs().max()
+    rows = rows - rows.mean(0)
+    rows = (rows / rows.abs().max()).float()
+    count = max(2, len(rows) // LIST_ROWS)
+    trained = rows[:: max(1, len(rows) // (TRAINED * count))]
+    chosen = torch.randperm(len(trained), generator=torch.Generator().manual_seed(0))[:count].to(rows.device)
+    centres = lloyd(trained, trained[chosen][None], LLOYD_STEPS, 0.0).centres
+    lists, numbers = _nearest_centres(rows, centres, 1).flatten().sort(stable=True)
+    starts = torch.searchsorted(lists, torch.arange(count + 1, device=rows.device)).tolist()
+    rows = rows[numbers]
+    return _Lists(rows, rows.square().sum(1), numbers, starts, centres)
+
+
+def _nearest_centres(rows: Tensor, centres: Tensor, count: int) -> Tensor:
+    """Numbers (N, count) of the nearest centres of each row."""
+    squares = centres.square().sum(1)
+    blocks = rows.split(max(1, BLOCK_ENTRIES // len(centres)))
+    return torch.cat([smallest(torch.addmm(squares, block, centres.T, alpha=-2.0), count)[1] for block in blocks])
+
+
+def _search(lists: _Lists, asked: Tensor, k: int, probes: int) -> Found:
+    """Neighbours of the rows at the places ``asked`` (Q,) among the members of their nearest lists, as places."""
+    probed = _nearest_centres(lists.rows[asked], lists.centres, probes)
+    in_turn, order = probed.flatten().sort(stable=True)
+    bounds = torch.searchsorted(in_turn, torch.arange(len(lists.starts), device=asked.device)).tolist()
+    best = _Best(asked, k + SPARE, lists)
+    for number, (start, stop) in enumerate(pairwise(bounds)):
+        for queries in (order[start:stop] // probes).split(QUERIES):
+            best.compare(queries, number)
+    found = best.sorted(k)
+    lonely = found.distances[:, -1].isinf().nonzero().flatten()
+    if len(lonely):
+        found.rows[lonely], found.distances[lonely] = _exact(lists, asked[lonely], k)
+    return found
+
+
+class _Best:
+    """The nearest of all members of lists that each query was compared with."""
+
+    def __init__(self, asked: Tensor, kept: int, lists: _Lists) -> None:
+        self._lists, self._asked = lists, asked
+        self._values = lists.squares.new_full((len(asked), kept), torch.inf)
+        self._places = torch.zeros(len(asked), kept, dtype=torch.long, device=asked.device)
+
+    def compare(self, queries: Tensor, number: int) -> None:
+        """Compare some of the queries with the members of one list."""
+        start, stop = self._lists.starts[number : number + 2]
+        own, members = self._asked[queries], self._lists.rows[start:stop]
+        rough = torch.addmm(self._lists.squares[start:stop], self._lists.rows[own], members.T, alpha=-2.0)
+        here = ((own >= start) & (own < stop)).nonzero().flatten()
+        rough[here, own[here] - start] = torch.inf
+        both = torch.cat([self._values[queries], rough], dim=1)
+        values, columns = both.topk(self._values.shape[1], dim=1, largest=False, sorted=False)
+        fresh = columns - self._values.shape[1]
+        earlier = self._places[queries].gather(1, columns.clamp_max(self._values.shape[1] - 1))
+        self._values[queries] = values
+        self._places[queries] = torch.where(fresh >= 0, fresh + start, earlier)
+
+    def sorted(self, k: int) -> Found:
+        """The ``k`` nearest by differences, infinitely far where there were too few members."""
+        rows = self._lists.rows
+        pieces = max(1, BLOCK_ENTRIES // (self._places.shape[1] * rows.shape[1]))
+        parts = zip(self._asked.split(pieces), self._places.split(pieces), strict=True)
+        squares = [(rows[near] - rows[own][:, None, :]).square_().sum(2) for own, near in parts]
+        distances = torch.cat(squares).sqrt_().masked_fill_(self._values.isinf(), torch.inf)
+        return nearest_first(distances.double(), self._places, k)
