@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test draws lint types format clean
+.PHONY: demo test draws faults lint types format clean
 
 demo: $(INSTALLED)
 	rm -rf runs/demo
@@ -17,6 +17,11 @@ test: lint types
 DRAWS ?= 2000
 draws: $(INSTALLED)
 	SEMIMETRIC_DRAWS=$(DRAWS) $(BIN)/pytest --numprocesses 2 -m hypothesis --timeout 0
+
+# Damaged files, flipped bits, full disks, odd numbers, kills; slow.
+faults: $(INSTALLED)
+	PYTHONPATH=tests $(BIN)/python -m faults
+	SEMIMETRIC_SLOW=1 $(BIN)/pytest --timeout 0 tests/faults tests/search/test_milvus_kill.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

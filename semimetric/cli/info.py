@@ -13,12 +13,19 @@ SHOWN_CLASSES = 12
 
 def info(run: RunFolder, as_json: AsJson = False) -> None:
     """Show what a run was made of: data, labels, network, settings in force, scores, sizes and versions."""
+    from semimetric.model.folder import explaining
     from semimetric.serve.info import describe_run
+    from semimetric.training.run import Run
 
-    found = describe_run(run)
-    if as_json:
-        print_json(found)
-        return
+    with explaining(Run(run)):
+        found = describe_run(run)
+        if as_json:
+            print_json(found)
+        else:
+            _print(found)
+
+
+def _print(found: dict[str, Any]) -> None:
     for name, line in _lines(found).items():
         if line:
             say(f"{name:<11} {line}")

@@ -36,7 +36,7 @@ def nearest_neighbors(features: Any, k: int) -> Tensor:
     """
     points = check_features(features)
     check_k(k, len(points))
-    return NearestVectors(points).search(points, k, own=True).rows
+    return NearestVectors(points).search(points, int(k), own=True).rows
 
 
 def check_k(k: int, count: int) -> None:

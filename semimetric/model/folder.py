@@ -132,7 +132,7 @@ def read_fitted(run: Run, device: torch.device, encoder: nn.Module | None = None
     spec = read_spec(run)
     _check_module(run, spec, encoder)
     model = dataclasses.replace(read_model(run, spec, device, encoder), transform=_transform(run, spec))
-    with _explaining(run):
+    with explaining(run):
         return _with_examples(run, model, spec)
 
 
@@ -140,7 +140,7 @@ def read_model(run: Run, spec: ModelSpec, device: torch.device, encoder: nn.Modu
     """The model of a run without its examples and its backbone; a run that is still being trained has one."""
     tensors, _ = run.read_tensors("model.safetensors")
     scaling, _ = run.read_tensors("preprocess.safetensors")
-    with _explaining(run):
+    with explaining(run):
         model = Model(
             restore_preprocess(spec.preprocess, scaling).to(device),
             _encoder(run, spec, tensors, encoder, device),
@@ -162,11 +162,11 @@ def _check_files(run: Run, names: tuple[str, ...]) -> None:
 
 
 @contextmanager
-def _explaining(run: Run) -> Iterator[None]:
+def explaining(run: Run) -> Iterator[None]:
     """Turn what damaged files cause into a sentence about the run."""
     try:
         yield
-    except (InputError, KeyError, TypeError, AttributeError) as error:
+    except (InputError, LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError) as error:
         raise _misfit(run, error) from error
 
 
@@ -181,7 +181,7 @@ def read_spec(run: Run) -> ModelSpec:
     """What the model of a run is built of."""
     texts = dict.fromkeys(("kind", "preprocess", "encoder", "module", "backbone", "fit"), str)
     fields = _fields(run, "model.json", shape=list, inputs=list, side=int, frozen_share=float, **texts)
-    with _explaining(run):
+    with explaining(run):
         spec = ModelSpec(**fields | {name: tuple(fields[name]) for name in ("shape", "inputs")})
         check_choice(spec.kind, get_args(Kind), "kind")
         if spec.kind == "photographs":

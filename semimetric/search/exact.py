@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 import torch
 
-from semimetric.core.errors import RunError
+from semimetric.core.errors import InputError, RunError
 from semimetric.core.files import write_atomically
 from semimetric.graph.nearest import NearestVectors
 from semimetric.search.hits import Hits, check_k, check_rows
@@ -30,13 +31,19 @@ class ExactIndex(Index):
     def search(self, queries: Any, k: int) -> Hits:
         """Find the ``k`` nearest stored vectors of each query; hits at equal distances are sorted by row."""
         asked = check_rows(queries, "queries", self.width).to(self._device)
-        return Hits(*self._vectors.search(asked, min(check_k(k), len(self))))
+        hits = Hits(*self._vectors.search(asked, min(check_k(k), len(self))))
+        if not bool(torch.isfinite(hits.distances).all()):
+            raise InputError(
+                "queries are so far from the stored vectors that their distances are no numbers. Look for marks of "
+                "missing data in them, such as -3.4e38."
+            )
+        return hits
 
 
 def _open(place: str, *_: object) -> ExactIndex:
     try:
         return ExactIndex(np.load(place, allow_pickle=False))
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, SyntaxError, TokenError, ArithmeticError, MemoryError) as error:
         raise RunError(f"{place} cannot be read: {error}. Build the index again.") from error
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from semimetric.core.files import read_tensors
 from semimetric.model.added import ADDED
 from semimetric.model.folder import read_config
 from semimetric.model.versions import version_differences
@@ -50,10 +49,10 @@ def _data(run: Run, config: dict[str, Any]) -> dict[str, Any]:
     source = listed.get("source") or config.get("data", {}).get("source", "")
     if not run.has("examples.safetensors"):
         return {"source": source}
-    tensors, _ = read_tensors(run.path / "examples.safetensors", ("labels", "classes"))
+    tensors, _ = run.read_tensors("examples.safetensors", ("labels", "classes"))
     counts, called, added = Counter(tensors["labels"].tolist()), listed.get("classes", []), 0
     if run.has(ADDED):
-        tensors, state = read_tensors(run.path / ADDED, ("labels", "classes"))
+        tensors, state = run.read_tensors(ADDED, ("labels", "classes"))
         counts, called, added = counts + Counter(tensors["labels"].tolist()), state["classes"], len(state["names"])
     unlabelled = counts.pop(-1, 0)
     names = dict(zip(tensors["classes"].tolist(), called, strict=False))

@@ -115,12 +115,12 @@ class Run:
         with self._guarded(name):
             self.manifest.put(name, content)
 
-    def read_tensors(self, name: str) -> tuple[dict[str, Tensor], Any]:
-        """Read a tensor file of the run."""
+    def read_tensors(self, name: str, only: tuple[str, ...] | None = None) -> tuple[dict[str, Tensor], Any]:
+        """Read a tensor file of the run, or ``only`` some of its tensors."""
         if not self.has(name):
             raise RunError(f"{self.path} holds no {name}: the run is incomplete. Start again with another --out.")
         self.manifest.check(name)
-        return read_tensors(self.path / name)
+        return read_tensors(self.path / name, only)
 
     def digest(self, name: str) -> str:
         """SHA-256 of a file of the run."""
