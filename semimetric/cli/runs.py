@@ -135,12 +135,21 @@ def embed(
 def suggest(
     run: RunFolder,
     count: Annotated[int, typer.Option("-n", min=1, help="How many examples to suggest, at most.")] = 20,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="CSV file to fill in, for 'fit --labels'; it has the labels of the run, too."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed that draws candidates where there are very many examples.")] = 0,
+    replace: Replace = False,
+    raw: Raw = False,
     as_json: AsJson = False,
 ) -> None:
     """List the unlabelled examples whose labels would help most, the most helpful first."""
+    from semimetric.serve.labels import check_list, suggestions_to
     from semimetric.serve.suggest import suggest as choose
 
+    if out is not None:
+        check_list(out, replace)
     fitted = load(run, "cpu").fitted
     names, found, unlabelled = fitted.examples.names, fitted.posteriors, int((fitted.labels < 0).sum())
     if not unlabelled:
@@ -155,14 +164,28 @@ def suggest(
         }
         for place, row in enumerate(chosen.rows)
     ]
+    if out is not None:
+        suggestions_to(fitted, chosen, out, raw)
     if as_json:
-        print_json({"suggestions": lines})
+        print_json({"suggestions": lines} | ({} if out is None else {"out": str(out)}))
         return
     shown = (
         (f"{line['uncertainty']:.2f}", str(line["stands_for"]), f"{line['gain']:.1%}", str(line["name"]))
         for line in lines
     )
     print_table(("uncertainty", "stands for", "gain", "label next"), shown)
+    if out is not None:
+        say(f"{counted(len(lines), 'suggestion')} written to {visible(str(out))}; fill in the column label")
+        _tell_refit(fitted, run, out)
+
+
+def _tell_refit(fitted: Any, run: Path, out: Path) -> None:
+    """How to learn from the labels that will be in ``out``."""
+    if fitted.spec.kind == "photographs" and fitted.examples.source:
+        words = [fitted.examples.source, "--labels", str(out), "--from", str(run), "--out", "NEW_RUN"]
+        say(f"next: {visible(shlex.join(['semimetric', 'fit', *words]))}")
+    else:
+        say("next: copy the labels into your table, and fit it again")
 
 
 def index(

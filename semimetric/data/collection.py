@@ -52,6 +52,8 @@ class Collection:
         Folders of classes without a photograph.
     doubts : tuple of str
         Sentences on labels that look like mistakes; ``semimetric.data.doubts`` finds them.
+    suggested : frozenset of str
+        Names of the labelled examples that ``suggest`` had chosen.
     """
 
     names: tuple[str, ...]
@@ -65,6 +67,7 @@ class Collection:
     order: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    suggested: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         given = {"labels": self.labels, "paths": self.paths, "features": self.features}
@@ -83,6 +86,12 @@ class Collection:
         """How many examples each class has, the classes in natural order."""
         found = Counter(label for label in self.labels if label is not None)
         return {name: found[name] for name in sorted(found, key=natural_key)}
+
+    @property
+    def suggested_rows(self) -> tuple[int, ...]:
+        """Rows of the labelled examples that ``suggest`` had chosen."""
+        named = enumerate(zip(self.names, self.labels, strict=True))
+        return tuple(row for row, (name, label) in named if label is not None and name in self.suggested)
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 UNLABELLED = -1
+SUGGESTED = "suggested"
+"""In the column ``source`` of a list of labels: ``suggest`` chose the example, so its label is no random sample."""
+
 _MISSING = ("", "nan", "<na>", "na", "n/a", "#n/a", "null", "none", "?", "-")  # as programs and people write a gap
 _UNTOLD = ("", "-1", "-1.0", "nan", "<na>", "unlabelled", "unlabeled")  # no label, and nobody takes it for a class
 _NO_LABEL = {*_MISSING, *_UNTOLD, "unknown", "unsorted", "tbd", "todo"}
@@ -101,6 +104,16 @@ def as_array(y: Any) -> NDArray[Any]:
     if array.dtype.kind in "US" and not isinstance(y, np.ndarray):
         return np.array(y, dtype=object)
     return array
+
+
+def suggested_rows(suggested: Any, labels: Tensor) -> tuple[int, ...]:
+    """Which of the row numbers ``suggested`` have a label; ``labels`` (N,) are class numbers, -1 for none."""
+    import numpy as np
+
+    rows = np.asarray(suggested)
+    if rows.size and (rows.ndim != 1 or rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= len(labels)):
+        raise InputError(f"suggested must be row numbers from 0 to {len(labels) - 1}, as suggest(...).rows.")
+    return tuple(row for row in rows.tolist() if labels[row] >= 0)
 
 
 def is_binary(values: Any) -> bool:

@@ -30,7 +30,7 @@ from semimetric.data.frames import (
     is_frame,
     needs_schema,
 )
-from semimetric.data.labels import UNLABELLED, as_array, is_labelled, number_labels
+from semimetric.data.labels import UNLABELLED, as_array, is_labelled, number_labels, suggested_rows
 from semimetric.data.samples import Samples, images, is_paths, photographs, vectors
 from semimetric.data.schema import Schema
 from semimetric.encoders.photographs import PhotoTransform
@@ -72,7 +72,7 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
     classes_: Array
     n_features_in_: int
 
-    def fit(self, X: Any, y: Any = None, *, from_run: Path | str | None = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, from_run: Path | str | None = None, suggested: Any = ()) -> Self:
         """Fit to examples and labels.
 
         Parameters
@@ -82,6 +82,7 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
         y : (N,) labels; -1, NaN, None and "" mean unlabelled
         from_run : folder of a run with the same method and network, to start from after labels or examples were added;
             an eighth of the epochs is trained, unless ``epochs`` is set
+        suggested : row numbers of labelled examples that ``suggest`` had chosen; others judge the pseudo-labels
         """
         if y is None and self._needs_labels():
             raise InputError(
@@ -102,7 +103,7 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
         transform = photo_transform(plan.network, plan.seed) if plan.network.side else None
         progress = self._progress()
         inputs = read_samples(samples, transform, device, progress)
-        names = ExampleNames(classes=tuple(classes))
+        names = ExampleNames(classes=tuple(classes), suggested=suggested_rows(suggested, labels))
         data = FitData(samples.kind, samples.shape(), inputs, labels, names, transform, schema=samples.schema)
         fitted = fit(plan, data, device, progress=progress, start=start)
         if fitted.facts.get("interrupted"):
@@ -328,8 +329,7 @@ def seed_of(random_state: Any) -> int:
 
 
 def _dimensions(X: Any) -> int:
-    dimensions = getattr(X, "ndim", None)
-    return int(np.asarray(X).ndim if dimensions is None else dimensions)
+    return int(np.ndim(X))
 
 
 def read_samples(

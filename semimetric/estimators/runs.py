@@ -63,7 +63,8 @@ def save(estimator: MetricEstimator, path: Path | str, names: Any = None) -> Non
     if len(names) != len(fitted.labels):
         raise InputError(f"names must be of the {len(fitted.labels)} training examples, got {len(names)}.")
     columns = tuple(str(name) for name in getattr(estimator, "feature_names_in_", ()))
-    fitted = dataclasses.replace(fitted, examples=ExampleNames(names, "", fitted.examples.classes, columns))
+    examples = ExampleNames(names, "", fitted.examples.classes, columns, suggested=fitted.examples.suggested)
+    fitted = dataclasses.replace(fitted, examples=examples)
     params = {name: _as_json(value) for name, value in estimator.get_params(deep=False).items()}
     config = run_config("estimator", plan, {"examples": len(names)}, None)
     with locked(Path(path)):

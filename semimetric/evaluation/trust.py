@@ -90,6 +90,8 @@ class Trust:
     calibration_error : float
         Mean gap between probability and accuracy. With n labels in a bin, chance alone gives a mean gap of up to
         0.4 / sqrt(n), so a few dozen labels cannot show a small error.
+    suggested : int
+        Number of labels that were not held out because they were suggested, and so are no random sample.
     """
 
     accuracy: float
@@ -98,12 +100,14 @@ class Trust:
     judged: int
     levels: tuple[TrustLevel, ...]
     calibration_error: float
+    suggested: int = 0
 
     def sentence(self) -> str:
         """Summary: all held-out labels, then those of confidence 0.9, or the next threshold that 10 labels reach."""
         everyone = self.levels[0]
         count = f"{everyone.right} of {self.judged} held-out labels {'was' if everyone.right == 1 else 'were'}"
-        return f"{count} predicted correctly {_in_percent(everyone)}. {self._confident_sentence()}"
+        told = f"{count} predicted correctly {_in_percent(everyone)}. {self._confident_sentence()}"
+        return f"{told} {self._suggested_sentence()}" if self.suggested else told
 
     def _confident_sentence(self) -> str:
         enough = [row for row in self.levels if 0 < row.level <= SUMMARY_LEVEL and row.judged >= MIN_LABELS]
@@ -114,6 +118,12 @@ class Trust:
         row = enough[-1]
         covered = f"At confidence {row.level:g} or more ({_percent(row.coverage)} % of the unlabelled examples)"
         return f"{covered}, {row.right} of {row.judged} were correct {_in_percent(row)}."
+
+    def _suggested_sentence(self) -> str:
+        were = "label was" if self.suggested == 1 else "labels were"
+        told = f"{self.suggested} suggested {were} not held out: they are no random sample"
+        few = self.judged < MIN_LABELS
+        return f"{told}. Too few others remain: label some examples at random." if few else f"{told}."
 
     def as_dict(self) -> dict[str, Any]:
         """All values in a JSON-serialisable dictionary."""
@@ -153,7 +163,7 @@ def hold_back(propagate: Callable[[Tensor], Posteriors], labels: Any, folds: int
     return Judged(*(torch.cat(column)[order] for column in zip(*parts, strict=True)))
 
 
-def trust_report(judged: Judged, confidence_all: Any) -> Trust:
+def trust_report(judged: Judged, confidence_all: Any, suggested: int = 0) -> Trust:
     """Estimate the accuracy of pseudo-labels, overall and by confidence.
 
     Parameters
@@ -162,6 +172,8 @@ def trust_report(judged: Judged, confidence_all: Any) -> Trust:
         Predictions for held-out labels, from ``hold_back``.
     confidence_all : (N,) array
         Confidence of each unlabelled example, propagated from all labels.
+    suggested : int
+        Number of labels that were not held out because they were suggested.
 
     Returns
     -------
@@ -172,7 +184,7 @@ def trust_report(judged: Judged, confidence_all: Any) -> Trust:
     everyone = _check_shares(confidence_all, "confidence_all")
     levels = tuple(_level(level, right[confidence >= level], everyone >= level) for level in LEVELS)
     low, high = levels[0].low, levels[0].high
-    return Trust(_mean(right), low, high, len(right), levels, calibration_error(right, probability))
+    return Trust(_mean(right), low, high, len(right), levels, calibration_error(right, probability), suggested)
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:

@@ -254,8 +254,9 @@ def _with_examples(run: Run, model: Model, spec: ModelSpec) -> FittedModel:
             "not ended. Continue it with the same 'semimetric fit' and --resume."
         )
     texts = dict.fromkeys(("source", "label_column", "id_column"), str)
-    listed = _fields(run, "examples.json", names=list, classes=list, columns=list, **texts)
+    listed = _fields(run, "examples.json", names=list, classes=list, columns=list, suggested=list, **texts)
     lists = {name: tuple(listed.pop(name)) for name in ("names", "classes", "columns")}
+    lists["suggested"] = tuple(listed.pop("suggested", ()))
     examples = ExampleNames(**listed | lists)
     posteriors = Posteriors(tensors["classes"], tensors["shares"], tensors["confidence"])
     facts = _fields(run, "result.json") if run.has("result.json") else {}

@@ -43,6 +43,7 @@ class ExampleNames:
     """Names of the training examples and of their classes, and where the examples came from.
 
     ``columns`` are the feature columns of a table. ``label_column`` and ``id_column`` are those that the user named.
+    ``suggested`` are the rows of the labelled examples that ``suggest`` had chosen.
     """
 
     names: tuple[str, ...] = ()
@@ -51,3 +52,4 @@ class ExampleNames:
     columns: tuple[str, ...] = ()
     label_column: str = ""
     id_column: str = ""
+    suggested: tuple[int, ...] = ()

@@ -156,6 +156,8 @@ def subset(collection: Collection, rows: list[int], skipped: dict[str, str]) -> 
 def digest_of(collection: Collection) -> str:
     """SHA-256 of names, labels and features; of photographs their sizes and times of change."""
     digest = hashlib.sha256(repr((collection.names, collection.labels)).encode())
+    if collection.suggested_rows:
+        digest.update(repr(collection.suggested_rows).encode())
     if collection.features is not None:
         digest.update(collection.features.contiguous().numpy().tobytes())
     for path in collection.paths or ():

@@ -59,8 +59,10 @@ def prepare(
         return apply_in_chunks(preprocess, examples.inputs.to(device)), examples.labels.to(device)
 
     classes = None if data.classes is None else data.classes.to(device)
+    suggested = torch.zeros(len(inputs), dtype=torch.bool, device=device)
+    suggested[list(data.names.suggested)] = True
     training = TrainingData(
-        apply_in_chunks(preprocess, inputs), data.labels.to(device), *scaled(data.withheld), classes
+        apply_in_chunks(preprocess, inputs), data.labels.to(device), *scaled(data.withheld), classes, suggested
     )
     del inputs  # a copy on a GPU goes before the test set comes
     return Prepared(preprocess, training, *scaled(data.test))

@@ -99,8 +99,15 @@ def read_own(
     samples = samples_of(kept)
     classes, labels = number_labels(kept.labels)
     named = columns if kept.features is not None else (None, None)
+    label_column, id_column = (name or "" for name in named)
     names = ExampleNames(
-        kept.names, str(source.resolve()), tuple(classes), kept.columns, *(name or "" for name in named)
+        kept.names,
+        str(source.resolve()),
+        tuple(classes),
+        kept.columns,
+        label_column,
+        id_column,
+        kept.suggested_rows,
     )
     found = {"found": kept.as_dict()}
     shape, schema = samples.shape(), kept.schema

@@ -1,44 +1,81 @@
-"""What a run holds of its own examples, as a CSV file that ``fit --labels`` reads."""
+"""What a run holds of its own examples, and what to label next, as CSV files that ``fit --labels`` reads."""
 
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from semimetric.core.files import check_output, clear_leftovers
+from semimetric.data.labels import SUGGESTED
+from semimetric.model.fitted import FittedModel
 from semimetric.model.folder import LoadedRun
 from semimetric.serve.embed import check_suffix, write_table, writing
+from semimetric.serve.suggest import Suggestions
 
-COLUMNS = ["name", "label", "predicted", "confidence"]
+COLUMNS = ["name", "label", "source", "predicted", "confidence"]
+TO_LABEL = ["name", "label", "source", "uncertainty", "stands_for", "gain"]
 
 
-def labels_to(
-    loaded: LoadedRun, out: Path, inputs: Sequence[Path] = (), replace: bool = False, raw: bool = False
-) -> tuple[int, int]:
+def check_list(out: Path, replace: bool = False) -> None:
+    """Refuse a file that is no CSV file or is in the way."""
+    check_suffix(out, (".csv",))
+    check_output(out, (), replace)
+
+
+def suggestions_to(fitted: FittedModel, chosen: Suggestions, out: Path, raw: bool = False) -> None:
+    """Write suggested examples with an empty label, then all labels of the run; for ``raw`` see ``write_table``."""
+    names = fitted.examples.names
+    numbers = zip(*(part.tolist() for part in chosen), strict=True)
+    rows = [
+        [names[row], "", SUGGESTED, round(uncertainty, 4), near, round(gain, 6)]
+        for row, gain, uncertainty, _, near in numbers
+    ]
+    given = zip(names, _given(fitted), _sources(fitted), strict=True)
+    rows += [[name, label, source, "", "", ""] for name, label, source in given if label != ""]
+    _write(out, TO_LABEL, rows, raw)
+
+
+def labels_to(loaded: LoadedRun, out: Path, replace: bool = False, raw: bool = False) -> tuple[int, int]:
     """Write name, given label, predicted label and confidence of each example of a run; the counts of rows and labels.
 
-    ``fit --labels`` reads the given labels. A label is empty where none was given, and what is predicted is empty in a
-    run without labels. A file that is there is replaced with ``replace`` alone. For ``raw`` see ``write_table``.
+    ``fit --labels`` reads the given labels and their source, which is "suggested" where ``suggest`` had chosen the
+    example. A label is empty where none was given, and what is predicted is empty in a run without labels. A file that
+    is there is replaced with ``replace`` alone. For ``raw`` see ``write_table``.
     """
-    check_suffix(out, (".csv",))
-    check_output(out, inputs, replace)
+    check_list(out, replace)
     fitted = loaded.fitted
     names, found = fitted.examples, fitted.posteriors
-    classes = dict(zip(found.classes.tolist(), names.classes, strict=True))
-    best = found.shares.argmax(1).tolist() if classes else [None] * len(fitted.labels)
+    best = found.shares.argmax(1).tolist() if names.classes else [None] * len(fitted.labels)
     rows = [
         [
             name,
-            "" if label < 0 else classes[label],
+            label,
+            source,
             "" if place is None else names.classes[place],
             "" if place is None else round(confidence, 6),
         ]
-        for name, label, place, confidence in zip(
-            names.names, fitted.labels.tolist(), best, found.confidence.tolist(), strict=True
+        for name, label, source, place, confidence in zip(
+            names.names, _given(fitted), _sources(fitted), best, found.confidence.tolist(), strict=True
         )
     ]
-    with writing(out):
-        write_table(out, COLUMNS, rows, raw)
-        clear_leftovers(out.parent, glob.escape(out.name))
+    _write(out, COLUMNS, rows, raw)
     return len(rows), int((fitted.labels >= 0).sum())
+
+
+def _given(fitted: FittedModel) -> list[Any]:
+    """The label of each example, "" for none."""
+    classes = dict(zip(fitted.posteriors.classes.tolist(), fitted.examples.classes, strict=True))
+    return ["" if label < 0 else classes[label] for label in fitted.labels.tolist()]
+
+
+def _sources(fitted: FittedModel) -> list[str]:
+    """For each example "suggested" or ""."""
+    suggested = {*fitted.examples.suggested}
+    return [SUGGESTED if row in suggested else "" for row in range(len(fitted.labels))]
+
+
+def _write(out: Path, columns: list[str], rows: list[list[Any]], raw: bool) -> None:
+    with writing(out):
+        write_table(out, columns, rows, raw)
+        clear_leftovers(out.parent, glob.escape(out.name))

@@ -29,6 +29,8 @@ class TrainingData:
         Held-out examples that only score models. They are in no graph and no constraint.
     classes : (N,) int array, optional
         True classes of all examples, for benchmarks. They only reach the log, as shares of correct constraints.
+    suggested : (N,) bool array, optional
+        Labels that ``suggest`` had chosen. They are no random sample, so they are never held out.
     """
 
     inputs: Tensor
@@ -36,6 +38,7 @@ class TrainingData:
     validation_inputs: Tensor | None = None
     validation_labels: Tensor | None = None
     classes: Tensor | None = None
+    suggested: Tensor | None = None
 
     def __post_init__(self) -> None:
         self._keep("inputs", _check_inputs(self.inputs, "inputs"))
@@ -122,8 +125,9 @@ def data_for(method: Method[Any], data: TrainingData) -> TrainingData:
         return dataclasses.replace(data, labels=torch.full_like(data.labels, -1))
     if not method.needs.unlabelled:
         rows = data.labelled
-        classes = None if data.classes is None else data.classes[rows]
-        return dataclasses.replace(data, inputs=data.inputs[rows], labels=data.labels[rows], classes=classes)
+        optional = {"classes": data.classes, "suggested": data.suggested}
+        kept = {name: None if values is None else values[rows] for name, values in optional.items()}
+        return dataclasses.replace(data, inputs=data.inputs[rows], labels=data.labels[rows], **kept)
     if len(data.unlabelled) == 0 and not method.unlabelled_optional:
         raise InputError(
             f"method {method.name!r} learns from unlabelled examples and there is none: no label is -1. "

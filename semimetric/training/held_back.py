@@ -2,6 +2,7 @@
 
 A network memorises its training labels, so only labels that neither graph nor network has seen give a fair estimate.
 Labels are few, so after the estimate, half-way through, training uses them too. The estimate is slightly pessimistic.
+Labels that were suggested are never held out: they are harder than others, and would make the estimate too low.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from semimetric.graph import Posteriors
 
 
 class HeldBack:
-    """Held-out labels. ``rows`` are hidden up to and including epoch ``until``."""
+    """Held-out labels, of which none was suggested. ``rows`` are hidden up to and including epoch ``until``."""
 
-    def __init__(self, labels: Tensor, share: float, epochs: int, generator: torch.Generator) -> None:
-        self.rows = _draw_rows(labels.cpu(), share, generator).to(labels.device)
+    def __init__(
+        self, labels: Tensor, share: float, epochs: int, generator: torch.Generator, suggested: Tensor | None = None
+    ) -> None:
+        suggested = torch.zeros_like(labels, dtype=torch.bool) if suggested is None else suggested & (labels >= 0)
+        self.rows = _draw_rows(labels.cpu(), suggested.cpu(), share, generator).to(labels.device)
+        self.suggested = int(suggested.sum())
         self.until = epochs // 2
         self._labels = labels
 
@@ -37,7 +42,7 @@ class HeldBack:
         labels = self._labels[rows]
         held = torch.isin(rows, self.rows)
         judged = judge(found, labels, held.nonzero().flatten())
-        trust = trust_report(judged, found.confidence[held | (labels < 0)])
+        trust = trust_report(judged, found.confidence[held | (labels < 0)], self.suggested)
         return trust.as_dict() | {"sentence": trust.sentence()}
 
 
@@ -46,11 +51,12 @@ def fewest_labels(share: float) -> int:
     return max(2, math.floor(0.5 / share) + 1)
 
 
-def _draw_rows(labels: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Random rows of ``share`` of each class's labels, rounded; at least one label of a class is left."""
+def _draw_rows(labels: Tensor, suggested: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Random rows of ``share`` of each class's other labels, rounded; at least one label of a class is left."""
     drawn = []
     for name in torch.unique(labels[labels >= 0]):
-        rows = (labels == name).nonzero().flatten()
-        count = min(round(share * len(rows)), len(rows) - 1)
+        own = labels == name
+        rows = (own & ~suggested).nonzero().flatten()
+        count = min(round(share * len(rows)), int(own.sum()) - 1)
         drawn.append(rows[torch.randperm(len(rows), generator=generator)[:count]])
     return torch.cat(drawn).sort().values

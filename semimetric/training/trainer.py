@@ -129,7 +129,8 @@ class Trainer:
             raise InputError(
                 f"hold_back judges pseudo-labels and method {self.method.name!r} gives none. Leave hold_back at 0."
             )
-        held = HeldBack(self.data.labels, self.settings.hold_back, self.settings.epochs, self.generator)
+        share, epochs = self.settings.hold_back, self.settings.epochs
+        held = HeldBack(self.data.labels, share, epochs, self.generator, self.data.suggested)
         return held if len(held.rows) and held.until else None
 
     def learned_rows(self) -> Tensor:
@@ -175,9 +176,11 @@ class Trainer:
         if self.average:
             self.average.begin()
         if self.settings.hold_back and self.held_back is None and self.settings.epochs:
+            others = self.data.suggested is not None and bool(self.data.suggested.any())
             self.progress.warn(
                 "Pseudo-label accuracy cannot be estimated: no labels could be held out. This needs at least 2 epochs "
-                f"and a class with at least {fewest_labels(self.settings.hold_back)} labels."
+                f"and a class with at least {fewest_labels(self.settings.hold_back)} labels"
+                f"{' that were not suggested: label some at random' if others else ''}."
             )
         self.progress.begin(self.settings.epochs, 0)
         self._finish_epoch({"epoch": 0}, time.perf_counter())

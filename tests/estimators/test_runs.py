@@ -118,6 +118,19 @@ def test_what_was_loaded_can_be_saved_again(tmp_path: Path) -> None:
     assert load_run(tmp_path / "second").fitted.examples.names[1] == "1"
 
 
+def test_suggested_labels_do_not_judge_and_are_kept(tmp_path: Path) -> None:
+    features, classes = load_wine(return_X_y=True)
+    labels = some_labels(classes)
+    known = np.flatnonzero(labels >= 0)
+    model = sm.SemiMetric(**QUICK).fit(features, labels, suggested=[*known[::2], 1])  # row 1 has no label
+    trust = model.fitted_.facts["trust"]
+    assert (trust["suggested"], trust["judged"]) == (len(known[::2]), 4)
+    sm.save(model, tmp_path / "run")
+    assert load_run(tmp_path / "run").fitted.examples.suggested == tuple(known[::2])
+    with pytest.raises(InputError, match="suggested must be row numbers from 0 to 177"):
+        sm.SemiMetric(**QUICK).fit(features, labels, suggested=[178])
+
+
 def test_how_photographs_are_brought_to_a_square_is_kept(tmp_path: Path) -> None:
     model, paths = of_photographs(tmp_path / "photos", encoder="small-cnn", side=16)
     cropped = model.transform(paths)
@@ -261,7 +274,7 @@ def test_a_network_that_describes_photographs_may_be_damaged_as_well(tmp_path: P
 
 @pytest.mark.parametrize(
     ("name", "may_lack"),
-    [("model.json", "module backbone fit frozen_share"), ("examples.json", "source label_column id_column")],
+    [("model.json", "module backbone fit frozen_share"), ("examples.json", "source label_column id_column suggested")],
 )
 def test_fields_of_something_else_are_refused(copied: Path, name: str, may_lack: str) -> None:
     content = json.loads((copied / name).read_text())

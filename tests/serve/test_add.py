@@ -150,7 +150,7 @@ def test_labels_are_written_and_read(trained: Path, run: Path, new: Path, tmp_pa
     assert "24 examples, 14 with a given label" in done.out
     with out.open() as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["name", "label", "predicted", "confidence"]
+    assert list(rows[0]) == ["name", "label", "source", "predicted", "confidence"]
     assert all(row["predicted"] == row["label"] and float(row["confidence"]) == 1 for row in rows if row["label"])
     assert {row["predicted"] for row in rows} <= {"red", "green", "blue", "violet"}
     listed = read_collection(trained / "photos", out)

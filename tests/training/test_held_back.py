@@ -153,6 +153,30 @@ def test_one_label_of_each_class_holds_none_back(make_trainer) -> None:
         assert single.fit().trust is None
 
 
+def test_suggested_labels_are_never_held_out() -> None:
+    labels = labels_of(10, 10, 4)
+    suggested = (labels == 8) | (labels < 0) | ((labels == 3) & (torch.arange(len(labels)) % 2 == 0))
+    others = ((labels == 3) & ~suggested).sum()
+    held = HeldBack(labels, 0.5, 10, seeded(), suggested)
+    assert not bool(suggested[held.rows].any())
+    assert [int((labels[held.rows] == name).sum()) for name in (3, 8, 13)] == [round(0.5 * int(others)), 0, 2]
+    assert held.suggested == int((suggested & (labels >= 0)).sum())
+    shares = torch.nn.functional.one_hot((labels == 8).long() + 2 * (labels == 13).long(), 3).double()
+    found = Posteriors(torch.tensor([3, 8, 13]), shares, torch.ones(len(labels), dtype=torch.float64))
+    report = held.judge(found, torch.arange(len(labels)))
+    assert report["suggested"] == held.suggested
+    assert f"{held.suggested} suggested labels were not held out" in report["sentence"]
+    assert "Too few others remain" in report["sentence"]
+
+
+def test_suggested_labels_alone_judge_nothing(make_trainer) -> None:
+    trainer = make_trainer(**CONSENSUS)
+    data = dataclasses.replace(trainer.data, suggested=torch.ones(90, dtype=torch.bool))
+    alone = Trainer(trainer.encoder, trainer.method, data, trainer.settings)
+    with pytest.warns(TrainingWarning, match="cannot be estimated.* that were not suggested: label some at random"):
+        assert alone.fit().trust is None
+
+
 @pytest.mark.parametrize("changes", [{"selection": "labels"}, {"selection": "last"}])
 def test_they_have_no_say_in_which_model_is_kept(make_trainer, changes: dict) -> None:
     plain, other = (make_trainer(epochs=4, epochs_per_partition=1, **CONSENSUS | changes) for _ in range(2))

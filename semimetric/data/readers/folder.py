@@ -13,7 +13,7 @@ from pathlib import Path
 
 from semimetric.core.errors import InputError
 from semimetric.data.collection import Collection, NaturalKey, label_texts, natural_key, skipped_lines, tidy
-from semimetric.data.labels import is_no_label, placeholder_notes
+from semimetric.data.labels import SUGGESTED, is_no_label, placeholder_notes
 from semimetric.data.photographs.heic import HEIC_SUFFIXES, NEEDS_EXTRA, reads_heic
 from semimetric.data.readers.delimited import find_column, listed, read_delimited
 
@@ -25,6 +25,9 @@ IMAGE_SUFFIXES = (
 """How the names of image files end, in lower case."""
 PATH_COLUMNS, LABEL_COLUMNS = ("path", "file", "filename", "image", "name"), ("label", "class", "species", "category")
 """Usual names of the columns with paths and with labels in a list of labels; the first that is there counts."""
+
+SOURCE_COLUMN = "source"
+"""Column of a list of labels that says where ``suggest`` had chosen the example."""
 
 BOOK_COLUMNS = ("when", "change")
 """Columns of a list to which the page appends: the last row of a path counts, and its label may be empty."""
@@ -60,12 +63,16 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Listing:
-    """A list of labels: for each row its number, its path as written, and its label; and sentences on the labels."""
+    """A list of labels: for each row its number, its path as written, and its label; and sentences on the labels.
+
+    ``suggested`` are the numbers of the rows that ``suggest`` had chosen.
+    """
 
     source: Path
     rows: tuple[tuple[int, str, str | None], ...]
     skipped: dict[str, str]
     notes: tuple[str, ...]
+    suggested: frozenset[int]
 
 
 def read_photo_folder(folder: Path, labels: Path | None, label_column: str | None, id_column: str | None) -> Collection:
@@ -79,8 +86,10 @@ def read_photo_folder(folder: Path, labels: Path | None, label_column: str | Non
     skipped: dict[str, str] = {}
     files = _images_among(_files_in(folder, listing is None, skipped), skipped)
     if listing is not None:
-        known = _listed_labels(listing, folder, files, skipped)
-        return dataclasses.replace(_collection(folder, files, known, skipped), notes=listing.notes)
+        known, chosen = _listed_labels(listing, folder, files, skipped)
+        found = _collection(folder, files, known, skipped)
+        suggested = frozenset(files[identity].name for identity in chosen if identity in files)
+        return dataclasses.replace(found, notes=listing.notes, suggested=suggested)
     tops = [place.parts[0][1] for place in files.values() if len(place.parts) > 1]
     found = _collection(folder, files, {identity: place.label for identity, place in files.items()}, skipped)
     return dataclasses.replace(found, notes=tuple(placeholder_notes(tops)), empty=_empty_folders(folder, {*tops}))
@@ -184,7 +193,9 @@ def _read_listing(source: Path, label_column: str | None, id_column: str | None)
     rows = tuple(zip(table.numbers, table.columns[paths], label_texts(table.columns[labels]), strict=True))
     if {*BOOK_COLUMNS} <= {*names}:
         rows = tuple({row[1]: row for row in rows}.values())
-    return _Listing(source, rows, table.skipped, tuple(placeholder_notes(table.columns[labels])))
+    sources = zip(table.numbers, table.columns.get(SOURCE_COLUMN, ()), strict=False)
+    suggested = frozenset(number for number, text in sources if text.strip().lower() == SUGGESTED)
+    return _Listing(source, rows, table.skipped, tuple(placeholder_notes(table.columns[labels])), suggested)
 
 
 def _needed_column(
@@ -201,11 +212,15 @@ def _needed_column(
 
 def _listed_labels(
     listing: _Listing, folder: Path, files: dict[FileId, _Place], skipped: dict[str, str]
-) -> dict[FileId, str | None]:
-    """Look up the label of each file; ``files`` gains what only the list names, and loses contradictions."""
+) -> tuple[dict[FileId, str | None], set[FileId]]:
+    """The label of each file, and the suggested files; ``files`` gains what only the list names, and loses others.
+
+    What it loses are the files to which the list gives two labels.
+    """
     skipped.pop(_place_at(listing.source, folder).name, None)
     skipped |= listing.skipped
     given: dict[FileId, dict[int, str | None]] = {}
+    suggested = set()
     for number, text, label in listing.rows:
         try:
             path = _located(text, (folder, listing.source.parent))
@@ -217,10 +232,12 @@ def _listed_labels(
             files[identity] = _place_at(path, folder)
             skipped.pop(files[identity].name, None)
         given.setdefault(identity, {})[number] = label
+        if number in listing.suggested:
+            suggested.add(identity)
     for identity, labels in given.items():
         if len(set(labels.values()) - {None}) > 1:
             skipped |= _contradiction(files.pop(identity).name, labels)
-    return {identity: next(filter(None, labels.values()), None) for identity, labels in given.items()}
+    return {identity: next(filter(None, labels.values()), None) for identity, labels in given.items()}, suggested
 
 
 def _located(text: str, folders: Sequence[Path]) -> Path:

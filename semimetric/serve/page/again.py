@@ -67,9 +67,18 @@ def learn_again(run: Path, labels: Sequence[str | None], out: Path, data_dir: Pa
     if pictures.missing:
         raise InputError(pictures.missing)
     given = (examples.names, tuple(labels), pictures.paths, pictures.features)
-    collection = Collection(*given, examples.columns or pictures.columns, {}, schema=loaded.fitted.schema)
+    columns_of = examples.columns or pictures.columns
+    suggested = _suggested(loaded, labels)
+    collection = Collection(*given, columns_of, {}, schema=loaded.fitted.schema, suggested=suggested)
     columns = examples.label_column or None, examples.id_column or None
     return fit_own(SamePlan(fixed=plan), collection, Path(examples.source), out, columns=columns)
+
+
+def _suggested(loaded: LoadedRun, labels: Sequence[str | None]) -> frozenset[str]:
+    """Names of examples whose labels are no random sample: those of the run, and all that were labelled on the page."""
+    names, before = loaded.fitted.examples.names, loaded.fitted.labels.tolist()
+    new = (row for row, label in enumerate(labels) if label is not None and before[row] < 0)
+    return frozenset(names[row] for row in (*loaded.fitted.examples.suggested, *new))
 
 
 def _benchmark_again(
