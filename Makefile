@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test draws faults lint types format clean
+.PHONY: demo test draws faults lock sbom lint types format clean
 
 demo: $(INSTALLED)
 	rm -rf runs/demo
@@ -22,6 +22,14 @@ draws: $(INSTALLED)
 faults: $(INSTALLED)
 	PYTHONPATH=tests $(BIN)/python -m faults
 	SEMIMETRIC_SLOW=1 $(BIN)/pytest --timeout 0 tests/faults tests/search/test_milvus_kill.py
+
+# Versions with hashes, and a list of what is installed with licences.
+lock: $(INSTALLED)
+	$(BIN)/pip install --dry-run --ignore-installed --quiet --report - --constraint constraints.txt '.[dev]' \
+	  | $(BIN)/python tools/packages.py lock > requirements.lock
+
+sbom: $(INSTALLED)
+	$(BIN)/python tools/packages.py sbom > sbom.json
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

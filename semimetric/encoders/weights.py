@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pickle
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,21 @@ from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
 
-UNREADABLE = (OSError, EOFError, ValueError, RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile, SafetensorError)
+UNREADABLE = (
+    *(
+        OSError,
+        EOFError,
+        ValueError,
+        RuntimeError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        MemoryError,
+    ),
+    *(ImportError, SyntaxError, TokenError, pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, SafetensorError),
+)
+"""What libraries raise for files that are damaged or of another kind."""
 """What reading a damaged file may raise."""
 
 

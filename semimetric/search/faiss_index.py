@@ -54,7 +54,14 @@ class FaissIndex(Index):
         if not path.is_file():
             raise InputError(f"path names the file {path}, which is not there. Give the path of a saved index.")
         _check_seal(path)
-        return cls(_faiss().read_index(str(path)))
+        faiss = _faiss()
+        try:
+            index = faiss.read_index(str(path))
+        except (RuntimeError, MemoryError) as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise RunError(f"{path} is damaged: FAISS cannot read it ({reason}). Build the index again.") from error
+        _check_links(faiss, index, path)
+        return cls(index)
 
     def save(self, path: Path | str, replace: bool = False) -> None:
         """Write the index to a file, which FAISS itself can read, too; one that exists only with ``replace``."""
@@ -109,6 +116,28 @@ def _seal(path: Path, length: int) -> bytes:
             digest.update(piece)
             length -= len(piece)
     return _MARK + digest.digest()
+
+
+def _check_links(faiss: Any, index: Any, path: Path) -> None:
+    """Refuse an index of another kind, or with links that lead nowhere: FAISS would crash on them."""
+    whole = type(index).__name__ in ("IndexFlatL2", "IndexHNSWFlat") and index.d > 0 and index.ntotal > 0
+    if whole and hasattr(index, "hnsw"):
+        graph, storage = index.hnsw, faiss.downcast_index(index.storage)
+        links, levels = faiss.vector_to_array(graph.neighbors), faiss.vector_to_array(graph.levels)
+        offsets = faiss.vector_to_array(graph.offsets)
+        whole = (
+            (storage.ntotal, storage.d, len(levels), len(offsets))
+            == (index.ntotal, index.d, index.ntotal, index.ntotal + 1)
+            and 0 <= graph.entry_point < index.ntotal
+            and bool(((links >= -1) & (links < index.ntotal)).all())
+            and bool((offsets[1:] >= offsets[:-1]).all())
+            and offsets[0] == 0
+            and offsets[-1] == len(links)
+            and bool((levels >= 1).all())
+            and graph.max_level < int(levels.max())
+        )
+    if not whole:
+        raise RunError(f"{path} is damaged: its links lead nowhere. Build the index again.")
 
 
 def _check_seal(path: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from semimetric.core.errors import RunError
 from semimetric.metric import Metric
 from semimetric.training.optimizer import optimizer_tensors, restore_optimizer, under
 from semimetric.training.result import Best
@@ -63,8 +64,22 @@ def write_checkpoint(trainer: Trainer, run: Run) -> None:
 
 
 def restore_checkpoint(trainer: Trainer, run: Run) -> None:
-    """Continue from the checkpoint and the best model of a run."""
+    """Continue from the checkpoint and the best model of a run; those of another training are refused."""
     tensors, state = run.read_tensors("checkpoint.safetensors")
+    best_tensors, best = run.read_tensors("model.safetensors")
+    try:
+        _restore(trainer, tensors, state)
+        trainer.best = Best(int(best["epoch"]), tuple(float(part) for part in best["score"]), best_tensors)
+    except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise RunError(
+            f"{run.path / 'checkpoint.safetensors'} is damaged, or of another training: {type(error).__name__}: "
+            f"{reason}. Start again with another --out."
+        ) from error
+    run.forget_after(trainer.epoch)
+
+
+def _restore(trainer: Trainer, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
     load_trained(trainer, tensors)
     trainer.schedule.restore(tensors)
     trainer.generator.set_state(tensors["generator"])
@@ -76,9 +91,8 @@ def restore_checkpoint(trainer: Trainer, run: Run) -> None:
         trainer.average.restore(tensors)
     if "mined_from" in tensors:
         trainer.mined_from = tensors["mined_from"].to(trainer.device)
-    trainer.watch = Watch.restore(state.pop("watch"))
-    for name, value in state.items():
-        setattr(trainer, name, value)
-    best_tensors, best = run.read_tensors("model.safetensors")
-    trainer.best = Best(best["epoch"], tuple(best["score"]), best_tensors)
-    run.forget_after(trainer.epoch)
+    trainer.watch = Watch.restore(state["watch"])
+    trainer.epoch, trainer.seconds = int(state["epoch"]), float(state["seconds"])
+    trainer.guards, trainer.trust = [str(name) for name in state["guards"]], state["trust"]
+    if trainer.trust is not None and not isinstance(trainer.trust, dict):
+        raise TypeError("trust holds no estimate")

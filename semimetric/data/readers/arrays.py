@@ -34,6 +34,10 @@ def read_arrays(
         return features, labels, ids
 
 
+LARGEST_UNPACKED, MOST_TIMES = 1 << 29, 100
+"""Bytes that any archive may unpack to, and times its own size that a larger one may."""
+
+
 def _arrays_in(file: BinaryIO, source: Path) -> Mapping[str, Array]:
     """Open .npz without reading the arrays; the single array of .npy is called X."""
     import numpy as np
@@ -42,7 +46,16 @@ def _arrays_in(file: BinaryIO, source: Path) -> Mapping[str, Array]:
         loaded = np.load(file, allow_pickle=False)
     except Exception as error:  # a damaged file can raise almost anything
         raise _unreadable(source, error) from error
-    return {"X": loaded} if isinstance(loaded, np.ndarray) else loaded
+    if isinstance(loaded, np.ndarray):
+        return {"X": loaded}
+    unpacked = sum(part.file_size for part in loaded.zip.infolist())
+    if unpacked > max(LARGEST_UNPACKED, MOST_TIMES * source.stat().st_size):
+        raise InputError(
+            f"{source} unpacks to {unpacked / 2**30:.1f} GiB, more than {MOST_TIMES} times its own size: it may be "
+            "made to fill the memory. Write it again with np.savez, which does not compress."
+        )
+    archive: Mapping[str, Array] = loaded
+    return archive
 
 
 def _unreadable(what: object, error: Exception) -> InputError:
