@@ -47,15 +47,22 @@ class Contents:
 _digests: dict[str, tuple[tuple[int, ...], Entry]] = {}
 """Entries of files on disk by their path, each with the state of the file that it was computed for."""
 
+_contents: dict[str, tuple[tuple[int, ...], Contents]] = {}
+"""Contents of manifests in the same way."""
+
 
 def entry_of(path: Path) -> Entry:
     """Size and SHA-256 of a file; computed once for each state of the file."""
-    found = os.stat(path)
-    state = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-    known = _digests.get(os.path.abspath(path))
+    state, name = _state_of(path), os.path.abspath(path)
+    known = _digests.get(name)
     if known is None or known[0] != state:
-        known = _digests[os.path.abspath(path)] = (state, Entry(found.st_size, sha256_of(path)))
+        known = _digests[name] = (state, Entry(state[1], sha256_of(path)))
     return known[1]
+
+
+def _state_of(path: Path) -> tuple[int, ...]:
+    found = os.stat(path)
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 class Manifest:
@@ -70,9 +77,16 @@ class Manifest:
         return self.path.is_file()
 
     def contents(self) -> Contents:
-        """What the manifest says; empty where there is none."""
+        """What the manifest says; empty where there is none. It is read once for each state of the file."""
         if not self.exists():
             return Contents({}, {})
+        state, name = _state_of(self.path), os.path.abspath(self.path)
+        known = _contents.get(name)
+        if known is None or known[0] != state:
+            known = _contents[name] = (state, self._read())
+        return known[1]
+
+    def _read(self) -> Contents:
         written = read_json(self.path)
         body = written.get("body") if isinstance(written, dict) else None
         if not isinstance(body, dict) or written.get("sha256") != _digest_of(body):
