@@ -133,7 +133,7 @@ def test_search_and_learning_again(served: Served, planted: Path, open_page: Ope
         tile.press(keys.get(name, "1"))
         wait_for_count(page, known + number)
     page.click("#learn")
-    page.wait_for_selector("#outcome:not([hidden])", timeout=120_000)
+    page.wait_for_selector("#outcome:not([hidden])", timeout=300_000)
     cells = page.eval_on_selector_all("#outcome td", "cells => cells.map(cell => cell.textContent)")
     before, after = (float(cell.split()[0]) for cell in cells[1:3])
     assert after >= before

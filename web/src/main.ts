@@ -3,7 +3,7 @@
 import { columns, get, post, saveSelection, upload } from "./api";
 import type { Columns, Example, Facts, Outcome, ShortFacts } from "./api";
 import { classColour } from "./colours";
-import { groups, PointMap } from "./map";
+import { encoded, groups, PointMap } from "./map";
 import type { ColourBy, Group } from "./map";
 
 const RESERVED = "uslnx";
@@ -42,6 +42,8 @@ type ListName = "queue" | "selection" | "search" | "errors" | "duplicates" | "ou
 class Page {
   private facts!: Facts;
   private data!: Columns;
+  private codes: Uint16Array = new Uint16Array(0);
+  private placed: [HTMLElement, number][] = [];
   private map: PointMap | null = null;
   private list: ListName = "queue";
   private shown: Example[] = [];
@@ -70,11 +72,19 @@ class Page {
 
   private openMap(): void {
     try {
-      this.map = new PointMap(element<HTMLCanvasElement>("map"), {
+      this.map = new PointMap(element<HTMLCanvasElement>("map"), this.facts.examples, {
         selected: (rows) => this.select(rows),
         over: (row) => void this.hover(row),
       });
-      this.map.onView(() => this.placeNames());
+      let waiting = false;
+      this.map.onView(() => {
+        if (waiting) return;
+        waiting = true;
+        requestAnimationFrame(() => {
+          waiting = false;
+          this.movePlaced();
+        });
+      });
     } catch (error) {
       this.say(`This browser draws no map: ${(error as Error).message}`, true);
     }
@@ -85,7 +95,9 @@ class Page {
   }
 
   private async draw(): Promise<void> {
-    await this.map?.draw(this.data, this.colourBy, this.facts.classes.length);
+    const { codes, colours } = encoded(this.data, this.colourBy, this.facts.classes.length);
+    this.codes = codes;
+    await this.map?.draw(this.data, codes, colours);
     this.showLegend();
     this.placeNames();
   }
@@ -113,18 +125,13 @@ class Page {
   }
 
   private showLegend(): void {
-    const chosen = new Set(this.selection);
-    const counts = (group: Group): string => {
-      let [inside, all] = [0, 0];
-      for (let row = 0; row < this.facts.examples; row++) {
-        if (!group.of(row)) continue;
-        all++;
-        if (chosen.has(row)) inside++;
-      }
-      return chosen.size ? `${inside} / ${all}` : all.toLocaleString("en");
-    };
+    const listed = groups(this.colourBy, this.facts.classes);
+    const [inside, all] = [new Uint32Array(65536), new Uint32Array(65536)];
+    for (const code of this.codes) all[code]!++;
+    for (const row of this.selection) inside[this.codes[row]!]!++;
+    const counts = ({ code }: Group): string => (this.selection.length ? `${inside[code]} / ${all[code]}` : all[code]!.toLocaleString("en"));
     element("legend").replaceChildren(
-      ...groups(this.data, this.colourBy, this.facts.classes).map((group) => {
+      ...listed.map((group) => {
         const button = make("button");
         button.type = "button";
         button.setAttribute("aria-pressed", String(!this.hidden.has(group.name)));
@@ -138,9 +145,9 @@ class Page {
   }
 
   private visibleRows(): number[] {
-    const kept = groups(this.data, this.colourBy, this.facts.classes).filter((group) => !this.hidden.has(group.name));
+    const kept = new Set(groups(this.colourBy, this.facts.classes).filter((group) => !this.hidden.has(group.name)).map((group) => group.code));
     const rows: number[] = [];
-    for (let row = 0; row < this.facts.examples; row++) if (kept.some((group) => group.of(row))) rows.push(row);
+    this.codes.forEach((code, row) => kept.has(code) && rows.push(row));
     return rows;
   }
 
@@ -150,33 +157,30 @@ class Page {
     this.showLegend();
   }
 
+  // Names of classes and small pictures over the map, each fixed to an example.
   private placeNames(): void {
-    const layer = element("names");
-    const wanted = element<HTMLInputElement>("naming").checked && (this.colourBy === "label" || this.colourBy === "predicted");
+    const named = element<HTMLInputElement>("naming").checked && (this.colourBy === "label" || this.colourBy === "predicted");
     const pictures = element<HTMLInputElement>("thumbs").checked && this.facts.pictures;
-    layer.replaceChildren();
-    if (!this.map) return;
-    if (pictures) this.placeTiles(layer);
-    if (!wanted) return;
-    for (const [name, row] of this.middles()) {
-      const place = this.map.place(row);
-      if (!place) continue;
-      const label = make("span", visible(name));
-      label.style.transform = `translate(${place[0]}px, ${place[1]}px) translate(-50%, -50%)`;
-      layer.append(label);
+    this.placed = [];
+    if (this.map && pictures) {
+      const step = Math.max(1, Math.floor(this.facts.examples / 80));
+      for (let row = 0; row < this.facts.examples; row += step) {
+        const tile = make("img");
+        tile.src = `api/small/${row}`;
+        tile.alt = "";
+        this.placed.push([tile, row]);
+      }
     }
+    if (this.map && named) for (const [name, row] of this.middles()) this.placed.push([make("span", visible(name)), row]);
+    element("names").replaceChildren(...this.placed.map(([shown]) => shown));
+    this.movePlaced();
   }
 
-  private placeTiles(layer: HTMLElement): void {
-    const step = Math.max(1, Math.floor(this.facts.examples / 80));
-    for (let row = 0; row < this.facts.examples; row += step) {
+  private movePlaced(): void {
+    for (const [shown, row] of this.placed) {
       const place = this.map?.place(row);
-      if (!place) continue;
-      const tile = make("img");
-      tile.src = `api/small/${row}`;
-      tile.alt = "";
-      tile.style.transform = `translate(${place[0]}px, ${place[1]}px) translate(-50%, -50%)`;
-      layer.append(tile);
+      shown.hidden = !place;
+      if (place) shown.style.transform = `translate(${place[0]}px, ${place[1]}px) translate(-50%, -50%)`;
     }
   }
 
@@ -376,7 +380,8 @@ class Page {
       words.className = example.label === null ? "guess" : "known";
     }
     this.showFacts();
-    void this.draw();
+    if (this.colourBy === "label" || this.colourBy === "labelled") void this.draw();
+    else this.showLegend();
   }
 
   private step(by: number, focus: boolean): void {

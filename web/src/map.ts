@@ -4,12 +4,14 @@ import createScatterplot from "regl-scatterplot";
 import type { Columns } from "./api";
 import { back, classColour, none, ramp } from "./colours";
 
+const MANY = 20000; // points that are drawn as opaque squares from here on, which is several times faster
+
 export type ColourBy = "label" | "predicted" | "confidence" | "labelled";
 
 export interface Group {
   name: string;
   colour: string;
-  of: (row: number) => boolean;
+  code: number;
 }
 
 interface Listeners {
@@ -24,6 +26,7 @@ export class PointMap {
 
   constructor(
     canvas: HTMLCanvasElement,
+    count: number,
     private readonly listen: Listeners,
   ) {
     const box = canvas.getBoundingClientRect();
@@ -38,7 +41,7 @@ export class PointMap {
       lassoOnLongPress: false,
       deselectOnDblClick: false,
       pointSizeSelected: 2,
-      performanceMode: false,
+      performanceMode: count > MANY,
       showReticle: false,
     });
     this.plot.subscribe("select", ({ points }) => this.listen.selected([...points]));
@@ -54,8 +57,7 @@ export class PointMap {
     this.plot.set({ mouseMode: on ? "lasso" : "panZoom" });
   }
 
-  draw(data: Columns, colourBy: ColourBy, classes: number): Promise<unknown> {
-    const { codes, colours } = encoded(data, colourBy, classes);
+  draw(data: Columns, codes: Uint16Array, colours: string[]): Promise<unknown> {
     const count = data.x.length;
     this.plot.set({
       backgroundColor: back(),
@@ -108,18 +110,17 @@ export function encoded(data: Columns, colourBy: ColourBy, classes: number): { c
   return { codes, colours: [none(), ...Array.from({ length: Math.max(1, classes) }, (_, number) => classColour(number))] };
 }
 
-export function groups(data: Columns, colourBy: ColourBy, classes: string[]): Group[] {
+export function groups(colourBy: ColourBy, classes: string[]): Group[] {
   if (colourBy === "confidence") {
     const names = ["below 20 %", "20 to 40 %", "40 to 60 %", "60 to 80 %", "80 % and more"];
-    return names.map((name, step) => ({ name, colour: ramp()[step]!, of: (row) => Math.min(4, Math.floor(data.confidence[row]! * 5)) === step }));
+    return names.map((name, code) => ({ name, colour: ramp()[code]!, code }));
   }
   if (colourBy === "labelled") {
     return [
-      { name: "labelled", colour: classColour(0), of: (row) => data.label[row]! >= 0 },
-      { name: "unlabelled", colour: none(), of: (row) => data.label[row]! < 0 },
+      { name: "labelled", colour: classColour(0), code: 1 },
+      { name: "unlabelled", colour: none(), code: 0 },
     ];
   }
-  const numbers = colourBy === "label" ? data.label : data.predicted;
-  const named = classes.map((name, number) => ({ name, colour: classColour(number), of: (row: number) => numbers[row] === number }));
-  return [...named, { name: "no label", colour: none(), of: (row: number) => numbers[row]! < 0 }];
+  const named = classes.map((name, number) => ({ name, colour: classColour(number), code: number + 1 }));
+  return [...named, { name: "no label", colour: none(), code: 0 }];
 }

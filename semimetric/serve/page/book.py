@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -49,6 +50,7 @@ class LabelBook:
         self.path = path
         self.names = tuple(names)
         self.labels = list(labels)
+        self._counts = Counter(label for label in labels if label is not None)
         self.changes: list[Change] = []
         self.last = 0
         self._lock = Lock()
@@ -80,8 +82,22 @@ class LabelBook:
             return change
 
     def classes(self) -> list[str]:
-        """The labels in use, in the order of their first example."""
-        return list(dict.fromkeys(label for label in self.labels if label is not None))
+        """The labels in use, in the order in which they were first given."""
+        return [label for label, count in self._counts.items() if count]
+
+    @property
+    def labelled(self) -> int:
+        """How many examples have a label."""
+        return sum(self._counts.values())
+
+    def _put(self, row: int, label: str | None) -> None:
+        """The one place that changes a label."""
+        before = self.labels[row]
+        if before is not None:
+            self._counts[before] -= 1
+        if label is not None:
+            self._counts[label] += 1
+        self.labels[row] = label
 
     def close(self) -> None:
         """Release the file."""
@@ -93,12 +109,12 @@ class LabelBook:
         self.last = max(self.last, change.number)
         self.changes.append(change)
         for row in change.rows:
-            self.labels[row] = change.label
+            self._put(row, change.label)
 
     def _revert(self, change: Change) -> None:
         self.changes.remove(change)
         for row, label in zip(change.rows, change.before, strict=True):
-            self.labels[row] = label
+            self._put(row, label)
 
     def _append(self, entries: Sequence[tuple[int, str | None]], who: str, number: int) -> None:
         """Write all lines of a change with one call, and wait for the disk."""
@@ -141,7 +157,7 @@ class LabelBook:
             known = {numbers[name]: label for name, label in entries.items() if name in numbers}
             if number == 0:
                 for row, label in known.items():
-                    self.labels[row] = label
+                    self._put(row, label)
             elif number > 0 and known:
                 before = tuple(self.labels[row] for row in known)
                 self._apply(Change(number, tuple(known), before, next(iter(known.values()))))

@@ -93,11 +93,10 @@ class Desk:
 
     def facts(self) -> dict[str, Any]:
         """The run in short, for the head of the page."""
-        labelled = sum(label is not None for label in self.book.labels)
         return {
             "name": self.run.resolve().name,
             "examples": len(self.names),
-            "labelled": labelled,
+            "labelled": self.book.labelled,
             "classes": self.classes(),
             "kind": self.fitted.spec.kind,
             "pictures": self.pictures.has_images,

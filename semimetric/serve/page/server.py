@@ -62,8 +62,8 @@ class Page:
     def short_facts(self) -> dict[str, Any]:
         """What changes with a label."""
         book = self.desk.book
-        labelled = sum(label is not None for label in book.labels)
-        return {"labelled": labelled, "classes": self.desk.classes(), "changes": len(book.changes), "last": book.last}
+        counts = {"labelled": book.labelled, "changes": len(book.changes), "last": book.last}
+        return counts | {"classes": self.desk.classes()}
 
     async def learn(self, out: Path) -> None:
         """Fit again in a process of its own, and go over to the new run once it is whole."""
