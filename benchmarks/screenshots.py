@@ -60,7 +60,7 @@ def terminal_picture(chromium: Any, run: Path, said: str) -> None:
     console.print(Text.from_ansi(last_screen(said).replace(str(run), "runs/digits")))
     drawn = console.export_svg(title="semimetric")
     page = chromium.new_page(viewport={"width": 1240, "height": 800})
-    page.set_content(f'<body style="margin:0;display:inline-block">{drawn}</body>')
+    page.set_content(f'<body style="margin:0;width:1100px">{drawn}</body>')
     page.locator("svg").first.screenshot(path=str(DOCS / "terminal.png"))
     page.close()
 

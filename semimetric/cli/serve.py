@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,6 +20,7 @@ def serve(
     data_dir: DataDir = None,
 ) -> None:
     """Open a page on this machine to search, look at and label the examples of a run. The run is not changed."""
+    import logging
     import secrets
     import socket
 
@@ -47,7 +48,14 @@ def serve(
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}/"
         say(f"{address}{f'?token={token}' if token else ''}  (Ctrl-C ends; labels are in {desk.book.path})")
-        config = uvicorn.Config(
-            build_app(desk, host, token), log_level="warning", timeout_graceful_shutdown=1, server_header=False
-        )
-        uvicorn.Server(config).run(sockets=[listener])
+
+        class Server(uvicorn.Server):
+            """A server that stops without a word about browsers that still listen."""
+
+            def handle_exit(self, *signal: Any) -> None:
+                logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+                super().handle_exit(*signal)
+
+        app = build_app(desk, host, token)
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
+        Server(config).run(sockets=[listener])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -22,6 +23,13 @@ class Served:
         self.kill()
         again = serve(self.place / "run")
         self.url, self.process = again.url, again.process
+
+    def interrupt(self) -> tuple[int, str]:
+        """Press Ctrl-C: the exit code, and what the server said at the end."""
+        assert self.process.stdout is not None
+        self.process.send_signal(signal.SIGINT)
+        said = self.process.stdout.read()
+        return self.process.wait(), said
 
     def kill(self) -> None:
         """End it at once, as a crash would."""

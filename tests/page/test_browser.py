@@ -190,3 +190,15 @@ def check_accessible(page: Any) -> None:
 
 def test_nothing_serious_keeps_people_out(served: Served, open_page: Opener) -> None:
     check_accessible(open_page(served.url))
+
+
+def test_ctrl_c_ends_the_server_although_a_browser_listens(served: Served, open_page: Opener, browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(served.url)
+    page.wait_for_function(READY)
+    _, said = served.interrupt()
+    page.close()
+    assert "Traceback" not in said
+    assert "ERROR" not in said
+    served.restart()
+    assert open_page(served.url).inner_text("#count").endswith("of 73 labelled")
