@@ -53,10 +53,11 @@ def last_screen(said: str, lines: int = 22) -> str:
     return "\n".join([line for line in kept if line.strip()][-lines:])
 
 
-def terminal_picture(chromium: Any, run: Path, said: str) -> None:
-    """The end of a fit, and what the run says of itself."""
+def terminal_picture(chromium: Any, run: Path, epochs: str, said: str) -> None:
+    """The end of a fit, below its command."""
     console = Console(record=True, width=100, file=io.StringIO())
-    console.print(Text.from_ansi("$ semimetric fit --dataset digits --labels-per-class 5 --out runs/digits"))
+    words = " ".join([*FIT, "runs/digits", "--epochs", epochs])
+    console.print(Text(f"$ semimetric {words}"))
     console.print(Text.from_ansi(last_screen(said).replace(str(run), "runs/digits")))
     drawn = console.export_svg(title="semimetric")
     page = chromium.new_page(viewport={"width": 1240, "height": 800})
@@ -91,12 +92,12 @@ def page_picture(chromium: Any, address: str) -> None:
 def main() -> None:
     """Make all pictures, from a new run or from one that is there."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--epochs", default="40", help="epochs of the run in the pictures")
+    options.add_argument("--epochs", default="6", help="epochs of the run in the pictures")
     epochs = options.parse_args().epochs
     with tempfile.TemporaryDirectory() as name, browser() as chromium:
         folder = Path(name)
         said = in_terminal([*FIT, str(folder / "digits"), "--epochs", epochs])
-        terminal_picture(chromium, folder / "digits", said)
+        terminal_picture(chromium, folder / "digits", epochs, said)
         in_terminal(["report", str(folder / "digits"), "-o", str(folder / "report")])
         report_picture(chromium, folder)
         with served(folder / "digits") as address:
