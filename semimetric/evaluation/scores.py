@@ -87,7 +87,7 @@ def map_at_r(embeddings: Any, labels: Any) -> float:
 def nmi(embeddings: Any, labels: Any, n_clusters: int | None = None, seed: int = 0) -> float:
     """Normalised mutual information of the classes and a k-means clustering of the embeddings.
 
-    NMI = 2 I(clusters; classes) / (H(clusters) + H(classes)). k-means takes the best of ten restarts.
+    NMI = 2 I(clusters; classes) / (H(clusters) + H(classes)). k-means takes the best of up to ten starts.
 
     Parameters
     ----------

@@ -96,7 +96,7 @@ def _make_lists(points: Tensor) -> _Lists:
     count = max(2, len(rows) // LIST_ROWS)
     trained = rows[:: max(1, len(rows) // (TRAINED * count))]
     chosen = torch.randperm(len(trained), generator=torch.Generator().manual_seed(0))[:count].to(rows.device)
-    centres = lloyd(trained, trained[chosen][None], LLOYD_STEPS, 0.0).centres
+    centres = lloyd(trained, trained[chosen], LLOYD_STEPS, 0.0).centres
     lists, numbers = _nearest_centres(rows, centres, 1).flatten().sort(stable=True)
     starts = torch.searchsorted(lists, torch.arange(count + 1, device=rows.device)).tolist()
     rows = rows[numbers]

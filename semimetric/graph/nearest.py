@@ -20,7 +20,7 @@ from torch import Tensor
 
 BLOCK_ENTRIES = 1 << 21  # entries of the largest array of a search on a CPU: 8 MiB in float32, about the cache
 GPU_BLOCK_ENTRIES = 1 << 26  # the same on a GPU
-SPARE = 8  # candidates beyond those asked for
+SPARE = 4  # candidates beyond those asked for
 TF32_ROUNDING = 2.0**-11
 
 
@@ -142,15 +142,17 @@ class _Part:
         taken = min(k + SPARE, len(self))
         values, columns = smallest(rough, taken)
         sure = values[:, -1].double() > values[:, k - 1].double() + self._rounding(centred, dtype)
-        pieces = max(1, _entries_at_once(asked) // (taken * asked.shape[1]))
-        distances = torch.cat(
-            [
-                (self._stored[near].double().mul_(self._frame.scale) - query[:, None, :]).square().sum(2).sqrt()
-                for near, query in zip(columns.split(pieces), asked.split(pieces), strict=True)
-            ]
-        )
-        distances[columns == selves[:, None]] = torch.inf
+        distances = self._distances(asked, selves, columns)
         return nearest_first(distances, columns, k), sure | (taken == len(self))
+
+    def _distances(self, asked: Tensor, selves: Tensor, columns: Tensor) -> Tensor:
+        """Distances (Q, c) to the vectors ``columns`` (Q, c); copies of a vector have the same in all parts."""
+        pieces = max(1, _entries_at_once(asked) // (columns.shape[1] * asked.shape[1]))
+        squares = [
+            (self._stored[near].double().mul_(self._frame.scale) - query[:, None, :]).square().sum(2)
+            for near, query in zip(columns.split(pieces), asked.split(pieces), strict=True)
+        ]
+        return torch.cat(squares).sqrt_().masked_fill_(columns == selves[:, None], torch.inf)
 
     def _rounding(self, asked: Tensor, dtype: torch.dtype) -> Tensor:
         """Bound (Q,) on the error of the difference of two expanded squares.
@@ -173,7 +175,7 @@ class _Part:
         nearer, level = distances < limit, distances == limit
         wanted = nearer | (level & (level.cumsum(1) <= k - nearer.sum(1, keepdim=True)))
         columns = wanted.nonzero()[:, 1].view(len(asked), k)
-        return nearest_first(distances.gather(1, columns), columns)
+        return nearest_first(self._distances(asked, selves, columns), columns)
 
 
 def smallest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:

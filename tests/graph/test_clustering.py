@@ -43,6 +43,7 @@ def test_blocks_bound_memory_and_do_not_change_the_clusters(
     points, _ = make_clusters(3, 400, 6, 5)
     whole = kmeans(points.double(), 100)
     monkeypatch.setattr(clustering, "BLOCK_ENTRIES", 5000)
+    monkeypatch.setattr(clustering, "ASSIGNED_ENTRIES", 5000)
     with largest_tensor() as largest:
         blocks = kmeans(points.double(), 100)
     assert largest.entries <= 10 * 100 * 6 * 2  # the centres of all restarts, not a distance for every point
@@ -53,3 +54,10 @@ def test_blocks_bound_memory_and_do_not_change_the_clusters(
 def test_impossible_number_of_clusters_is_refused(count: int) -> None:
     with pytest.raises(InputError, match="n_clusters must be between 1 and the number of points"):
         kmeans(torch.eye(10), count)
+
+
+def test_restarts_that_stop_early_and_starts_that_see_a_part_end_where_all_would(make_clusters) -> None:
+    points, _ = make_clusters(4, 5000, 8, 40, 0.5)
+    for clusters in (5, 40, 200):
+        theirs = KMeans(clusters, n_init=3, random_state=0).fit(points.numpy())
+        assert kmeans(points, clusters).inertia <= theirs.inertia_ * 1.01
