@@ -329,7 +329,7 @@ def seed_of(random_state: Any) -> int:
 
 
 def _dimensions(X: Any) -> int:
-    return int(np.ndim(X))
+    return int(X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim)
 
 
 def read_samples(
