@@ -99,7 +99,7 @@ def test_command_lines_are_found_in_pages() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["fi", "fit --nothing 3", "methods -o", "evaluate one two", "fit --out", "datasets get"]
+    "line", ["fi", "fit --nothing 3", "methods -o", "suggest one two", "fit --out", "datasets get"]
 )
 def test_a_wrong_command_line_is_told(line: str) -> None:
     with pytest.raises(Exception, match=r"(?i)no such option|requires an argument|no command|no argument"):
