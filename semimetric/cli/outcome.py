@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import typer
 
 from semimetric.cli.console import counted, print_json, say, stdout
 from semimetric.cli.entry import INTERRUPTED, tell_interrupted
+from semimetric.cli.runs import SHOWN
 from semimetric.reporting.terminal import visible
 
 
@@ -40,6 +42,7 @@ def print_outcome(outcome: dict[str, Any]) -> None:
         )
     if outcome.get("trust"):
         say(f"Pseudo-labels after epoch {outcome['trust']['epoch']}: {outcome['trust']['sentence']}")
+    tell_groups(outcome.get("new_groups", ()), say)
     if outcome["guards"]:
         say(f"guards at work (see docs/methods/{outcome['method']}.md): {', '.join(outcome['guards'])}")
     if outcome.get("skipped"):
@@ -60,6 +63,12 @@ def print_outcome(outcome: dict[str, Any]) -> None:
         f"{outcome['method']}: {examples} examples in {outcome['components']} dimensions, {took}run in {outcome['run']}"
     )
     say(f"next: semimetric search {shlex.quote(outcome['run'])} QUERY, or predict, embed, suggest, index, export")
+
+
+def tell_groups(groups: Sequence[Sequence[str]], tell: Callable[[str], None]) -> None:
+    """Name the first examples of each group that looks like one more class."""
+    for group in groups[:SHOWN]:
+        tell(f"about {len(group)} examples look like one more class: {', '.join(map(visible, group[:SHOWN]))}, ...")
 
 
 def _print_scores(outcome: dict[str, Any]) -> None:

@@ -24,9 +24,9 @@ from semimetric.cli.console import (
     stderr,
     stdout,
 )
-from semimetric.cli.runs import SHOWN, IdColumn, LabelColumn, Raw, Replace, inputs_of, load, print_skipped
+from semimetric.cli.outcome import tell_groups
+from semimetric.cli.runs import IdColumn, LabelColumn, Raw, Replace, inputs_of, load, print_skipped
 from semimetric.core.errors import InputError
-from semimetric.reporting.terminal import visible
 
 
 def predict(
@@ -127,8 +127,7 @@ def _tell_predictions(found: Any, out: Path | None, risk: float) -> None:
             f"{counted(count, 'example')} {'looks' if count == 1 else 'look'} like no known class and got no name "
             f"(risk {risk:g}: about that share of the examples of known classes loses its name; --risk 0 names all)"
         )
-    for group in found.groups[:SHOWN]:
-        tell(f"about {len(group)} examples look like one more class: {', '.join(map(visible, group[:SHOWN]))}, ...")
+    tell_groups(found.groups, tell)
     if risk and not found.judged:
         tell("note: the run has no score of being of no known class, so all examples are named. Fit with more labels.")
     print_skipped(found.skipped, tell)

@@ -24,6 +24,12 @@ from semimetric.core.checks import check_not_negative
 from semimetric.core.errors import InputError
 from semimetric.graph import Posteriors
 
+RISK = 0.05
+"""Share of the examples of known classes that may be taken for ones of none, unless the user says otherwise."""
+
+SMALLEST_GROUP = 5
+"""Examples, at least, that are reported as one more class."""
+
 FOLDS = 5
 MOST_ROWS = 600
 """Examples, at most, from which the covariance is computed."""
@@ -94,6 +100,24 @@ class Unknown:
             return float("inf")
         level = (1.0 - risk) * (len(self.held_out) + 1) / len(self.held_out)
         return float(self.held_out.quantile(min(1.0, level), interpolation="higher").sigmoid())
+
+    def groups(self, rows: Tensor) -> list[Tensor]:
+        """Clusters of examples (n, d) of no known class, the largest first, each as numbers of its rows."""
+        from sklearn.cluster import HDBSCAN
+
+        if len(rows) < 2 * SMALLEST_GROUP:
+            return []
+        clusters = HDBSCAN(min_cluster_size=SMALLEST_GROUP, copy=True).fit_predict(self.whiten(rows).numpy())
+        found = torch.from_numpy(clusters)
+        groups = [
+            (found == number).nonzero().flatten() for number in range(int(found.max()) + 1)
+        ]  # -1 is of no cluster
+        return sorted(groups, key=len, reverse=True)
+
+    def new_groups(self, rows: Tensor) -> list[Tensor]:
+        """As ``groups``, of those examples (n, d) that look like no known class."""
+        beyond = (self.scores(rows) > self.threshold(RISK)).nonzero().flatten()
+        return [beyond[group] for group in self.groups(rows[beyond])]
 
     @property
     def _shape(self) -> Shape:

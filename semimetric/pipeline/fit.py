@@ -24,7 +24,7 @@ from semimetric.metric import Metric
 from semimetric.model.fitted import FittedModel, Model, input_rows, on_cpu, posteriors_of, scaled_vectors, with_labels
 from semimetric.model.folder import write_fitted, write_start
 from semimetric.model.spec import ExampleNames, ModelSpec
-from semimetric.model.unknown import fit_unknown
+from semimetric.model.unknown import Unknown, fit_unknown
 from semimetric.pipeline.data import FitData
 from semimetric.pipeline.linear import GuardWarning, fit_metric
 from semimetric.pipeline.plan import Plan
@@ -171,6 +171,7 @@ def _fit_metric(plan: Plan, data: FitData, progress: Progress | None) -> FittedM
     posteriors = posteriors_of(embeddings, data.labels)
     names = _names(data, posteriors)
     kept = _kept_inputs(plan, scaled, data.labels, posteriors)
+    facts |= _new_groups(kept.get("unknown"), scaled, data)
     learned = (embeddings, data.labels, posteriors, names, facts)
     return FittedModel(model, model_spec(plan, data), *learned, **kept)
 
@@ -210,6 +211,7 @@ def _fit_network(
     posteriors = _posteriors(trainer, embeddings, data.labels)
     names = _names(data, posteriors)
     kept = _kept_inputs(plan, ready.training.inputs, data.labels, posteriors)
+    facts |= _new_groups(kept.get("unknown"), ready.training.inputs, data)
     found = (embeddings, data.labels, posteriors, names, facts)
     return FittedModel(model, spec, *found, **kept), trainer.run
 
@@ -220,6 +222,16 @@ def _kept_inputs(plan: Plan, scaled: Tensor, labels: Tensor, found: Posteriors) 
     if rows is None:
         return {}
     return {"labelled_inputs": rows[labels >= 0], "unknown": fit_unknown(rows, found, labels, plan.seed)}
+
+
+def _new_groups(unknown: Unknown | None, scaled: Tensor, data: FitData) -> dict[str, Any]:
+    """Names of unlabelled examples that look like one more class, group by group; nothing where there is no score."""
+    rows, names = input_rows(scaled), data.names.names
+    if unknown is None or rows is None or not names:
+        return {}
+    places = (data.labels < 0).nonzero().flatten()
+    found = unknown.new_groups(rows[places]) if len(places) else []
+    return {"new_groups": [[names[place] for place in places[group].tolist()] for group in found]}
 
 
 def _posteriors(trainer: Trainer, embeddings: Tensor, labels: Tensor) -> Posteriors:

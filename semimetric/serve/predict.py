@@ -9,23 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from semimetric.core.files import check_output, clear_leftovers
 from semimetric.data import Collection
 from semimetric.model.fitted import FittedModel
 from semimetric.model.folder import LoadedRun
-from semimetric.model.unknown import Unknown
+from semimetric.model.unknown import RISK
 from semimetric.serve.embed import Embedded, check_any, check_suffix, embed_chunks, together, write_table, writing
 from semimetric.training.progress import Progress
 
 COLUMNS = ("name", "label", "probability", "second", "second_probability", "unknown", "reason")
-RISK = 0.05
-"""Share of the examples of known classes that may lose their name, unless the user says otherwise."""
-
-SMALLEST_GROUP = 5
-"""Examples, at least, that are reported as one more class."""
-
 UNLIKE_ALL = "looks like no known class"
 Row = dict[str, Any]
 
@@ -84,7 +77,10 @@ def predict_collection(
     check_any(embedded)
     for name in unlike:
         rows[name] |= {"label": "", "reason": UNLIKE_ALL}
-    groups = _groups(fitted.unknown, torch.cat(far), unlike) if fitted.unknown is not None and unlike else ()
+    groups: tuple[tuple[str, ...], ...] = ()
+    if fitted.unknown is not None and unlike:
+        found = fitted.unknown.groups(torch.cat(far))
+        groups = tuple(tuple(unlike[place] for place in group.tolist()) for group in found)
     ordered = [rows[name] for name in collection.order or collection.names]
     counts = len(embedded.names) - len(unlike)
     return Predictions(ordered, counts, tuple(unlike), groups, embedded.skipped, fitted.unknown is not None)
@@ -117,17 +113,3 @@ def _named(fitted: FittedModel, piece: Embedded) -> list[Row]:
             row |= {"second": classes[numbers[1]], "second_probability": round(values[1], 6)}
         rows.append(row)
     return rows
-
-
-def _groups(unknown: Unknown, rows: Tensor, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Clusters of examples that look like no known class, the largest first."""
-    from sklearn.cluster import HDBSCAN
-
-    if len(names) < 2 * SMALLEST_GROUP:
-        return ()
-    found = HDBSCAN(min_cluster_size=SMALLEST_GROUP, copy=True).fit_predict(unknown.whiten(rows).numpy())
-    groups: dict[int, list[str]] = {}
-    for name, number in zip(names, found.tolist(), strict=True):
-        groups.setdefault(number, []).append(name)
-    groups.pop(-1, None)  # examples of no cluster
-    return tuple(sorted(map(tuple, groups.values()), key=len, reverse=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from helpers.command import semimetric
 from helpers.own_photos import COLOURS, write_photo
+from helpers.sealed import reseal
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 
@@ -84,6 +86,7 @@ def test_a_run_keeps_the_score(model: sm.LRML, tmp_path: Path) -> None:
     images, _ = digits()
     assert (sm.load(tmp_path / "run").unknown_score(images[900:950]) == model.unknown_score(images[900:950])).all()
     (tmp_path / "run" / "inputs.safetensors").unlink()
+    reseal(tmp_path / "run")
     bare = sm.load(tmp_path / "run")
     assert (bare.predict(images[:5]) == model.predict(images[:5])).all()
     with pytest.raises(InputError, match="no score of being of no known class"):
@@ -183,6 +186,19 @@ def test_examples_that_look_like_one_more_class_are_listed(tmp_path: Path) -> No
     assert found["new_groups"] == [[f"row {row}" for row in range(6, 18)], [f"row {row}" for row in range(18, 26)]]
     told = semimetric("predict", tmp_path / "run", tmp_path / "new.npy").err
     assert "about 12 examples look like one more class: row 6, row 7, row 8, ..." in told
+
+
+def test_fit_tells_unlabelled_examples_that_look_like_one_more_class(tmp_path: Path) -> None:
+    random, classes = np.random.default_rng(0), np.repeat(np.arange(5), (60, 60, 60, 12, 8))
+    points = 5 * np.eye(5)[classes] + 0.3 * random.normal(size=(200, 5))
+    labels = np.where((classes < 3) & (np.arange(200) % 3 < 2), classes, -1)
+    np.savez(tmp_path / "data.npz", X=points, y=labels)
+    done = semimetric("fit", tmp_path / "data.npz", "--method", "lrml", "-o", tmp_path / "run")
+    assert "about 12 examples look like one more class: row 180, row 181, row 182, ..." in done.out
+    groups = json.loads((tmp_path / "run" / "result.json").read_text())["new_groups"]
+    assert groups[0] == [f"row {row}" for row in range(180, 192)]
+    assert {f"row {row}" for row in range(192, 200)} <= {*groups[1]}
+    assert len(groups[1]) <= 10, "few examples of known classes are taken for unknown ones"
 
 
 def test_one_photograph_is_predicted(tmp_path: Path) -> None:
