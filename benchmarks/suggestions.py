@@ -2,12 +2,15 @@
 
     python benchmarks/suggestions.py --features digits --out suggestions_digits.json
     python benchmarks/suggestions.py --features mnist --data-dir DATA --out suggestions_mnist.json
+    python benchmarks/suggestions.py --features choice --data-dir DATA --out suggestions_choice.json
     python benchmarks/suggestions.py --features birds.npz --out suggestions_birds.json
 
 The examples are divided at random: a third is new and only scores. Of the others one of each class, drawn at random,
 has a label. Then rounds of 16 labels follow: *suggested* by ``suggest`` from the graph posteriors of the features, or
 drawn at *random* from all unlabelled ones alike. The score is the accuracy on the new examples, each named by its
-nearest examples as ``predict`` does. Nothing is trained. The .npz has the arrays X (N, d) and y (N,).
+nearest examples as ``predict`` does. Nothing is trained. The .npz has the arrays X (N, d) and y (N,). ``choice``,
+``species`` and ``models`` are the photographs of ``own_photographs.py``, described by the default network; --cache
+keeps their features.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from own_photographs import SETS, described
 from torch import Tensor
 
 from semimetric.data.preprocess import Identity
@@ -32,8 +36,11 @@ MOST = 2000
 """Examples of MNIST."""
 
 
-def read(name: str, data_dir: Path | None) -> tuple[Tensor, Tensor]:
+def read(name: str, data_dir: Path | None, cache: Path | None = None) -> tuple[Tensor, Tensor]:
     """Features (N, d) in float64 and classes (N,)."""
+    if name in SETS:
+        found = described(data_dir or Path("data"), name, cache)
+        return found.features.double(), found.classes
     if name.endswith(".npz"):
         import numpy as np
 
@@ -102,6 +109,8 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--features", default="digits")
     options.add_argument("--data-dir", type=Path)
+    options.add_argument("--cache", type=Path)
+    options.add_argument("--per-class", type=int, help="the first so many examples of each class alone")
     options.add_argument("--seeds", type=int, default=10)
     options.add_argument("--out", type=Path, required=True)
     return options
@@ -111,7 +120,10 @@ def main() -> None:
     """Measure, print a table and write the result."""
     given = parser().parse_args()
     torch.set_num_threads(1)
-    features, classes = read(given.features, given.data_dir)
+    features, classes = read(given.features, given.data_dir, given.cache)
+    if given.per_class is not None:
+        rows = torch.cat([(classes == name).nonzero().flatten()[: given.per_class] for name in classes.unique()])
+        features, classes = features[rows], classes[rows]
     outcomes = [
         {"way": way, "seed": seed, "accuracy": accuracies(features, classes, way, seed)}
         for seed in range(given.seeds)
@@ -121,6 +133,8 @@ def main() -> None:
     for count, line in found.items():
         print(count, {name: round(value, 4) for name, value in line.items()})
     command = f"python benchmarks/suggestions.py --features {Path(given.features).name} --seeds {given.seeds}"
+    command += " --data-dir DATA" if given.features in SETS or given.data_dir is not None else ""
+    command += "" if given.per_class is None else f" --per-class {given.per_class}"
     command += f" --out {given.out.name}"
     facts = {"command": command, "examples": len(classes), "classes": len(classes.unique())}
     given.out.write_text(json.dumps(facts | {"summary": found, "outcomes": outcomes}, indent=1) + "\n")

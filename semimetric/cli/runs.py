@@ -146,6 +146,7 @@ def suggest(
 ) -> None:
     """List the unlabelled examples whose labels would help most, the most helpful first."""
     from semimetric.serve.labels import check_list, suggestions_to
+    from semimetric.serve.suggest import ENOUGH_LABELS
     from semimetric.serve.suggest import suggest as choose
 
     if out is not None:
@@ -174,6 +175,10 @@ def suggest(
         for line in lines
     )
     print_table(("uncertainty", "stands for", "gain", "label next"), shown)
+    if fitted.spec.backbone and unlabelled <= (1 - ENOUGH_LABELS) * len(fitted.labels):
+        say(
+            f"note: {1 - unlabelled / len(fitted.labels):.0%} have a label; random ones help about as much from here on"
+        )
     if out is not None:
         say(f"{counted(len(lines), 'suggestion')} written to {visible(str(out))}; fill in the column label")
         _tell_refit(fitted, run, out)

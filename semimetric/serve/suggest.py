@@ -28,6 +28,9 @@ from semimetric.core.errors import InputError
 CANDIDATES = 2000
 """Largest number of candidates (at least ten per suggestion); of more unlabelled examples a sample is drawn."""
 
+ENOUGH_LABELS = 0.2
+"""Share of labelled photographs from which suggestions of a frozen network were no better than random ones."""
+
 LEAST_UNCERTAINTY = 1e-6  # lower bound of u, so distance still ranks certain examples
 AT_ONCE = 32  # candidates whose gains are updated together
 BLOCK_ENTRIES = 1 << 25  # entries of a block of distances: 256 MiB

@@ -69,7 +69,9 @@ def test_photographs_fit_evaluate_suggest_label_refit_add_search(
     assert known["scores"]["run"]["accuracy"] == 1.0
     assert known["unknown"] == ["yellow"]
 
-    ok("suggest", "run", "-n", 6, "-o", "labels.csv")
+    told = ok("suggest", "run", "-n", 6, "-o", "labels.csv").out
+    assert "note: 36% have a label; random ones help about as much from here on" in told
+    assert f"next: semimetric fit {folder / 'photos'} --labels labels.csv --from run --out NEW_RUN" in told
     listed = rows_of(Path("labels.csv"))
     chosen = [row["name"] for row in listed if row["source"] == "suggested"]
     assert len(chosen) == 6
