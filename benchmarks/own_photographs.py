@@ -5,7 +5,9 @@
 
 Each set is fifteen classes. Half of the photographs of a class are new; five of the others are labelled. A draw says
 which. The default network for photographs describes all of them. ``consensus`` is fitted as ``SemiMetric`` would on
-the paths, and predicts the new ones; so do the regressions. Settings were chosen on ``choice`` alone.
+the paths, and predicts the new ones; so do the regressions. Fifteen more classes of the same dataset are not seen in
+the fit: they tell how well search does among them, beside the frozen features, and how well the score of unknown
+classes separates them from new photographs of the known ones. Settings were chosen on ``choice`` alone.
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ from typing import Any, NamedTuple
 import torch
 from jobs import changes, machine, names, write_result
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
+from semimetric.evaluation import map_at_r, nmi, recall_at_k
+from semimetric.model.fitted import FittedModel, scaled_vectors
 from semimetric.pipeline.data import FitData
 from semimetric.pipeline.descriptors import photo_transform
 from semimetric.pipeline.fit import fit
@@ -36,6 +41,9 @@ SETS = {
     "models": ("cars196", range(99, 197, 7)),
 }
 """The dataset and its class numbers. The first set is for choosing settings."""
+
+UNSEEN = 3
+"""The unseen classes of a set have these numbers more."""
 
 REGRESSIONS = {
     "logistic regression": lambda: LogisticRegression(max_iter=2000),
@@ -62,23 +70,31 @@ class Draw(NamedTuple):
     new: Tensor
 
 
-def photographs_of(data_dir: Path, name: str) -> tuple[list[Path], Tensor]:
-    """Paths and class numbers; class folders begin with their number."""
+class Measured(NamedTuple):
+    """Accuracy on new photographs, scores on unseen classes, and the seconds of each fit."""
+
+    scores: Scores
+    unseen: Scores
+    seconds: list[float]
+
+
+def photographs_of(data_dir: Path, name: str, shift: int) -> tuple[list[Path], Tensor]:
+    """Paths and class numbers of a set, or of the classes with numbers ``shift`` more."""
     dataset, wanted = SETS[name]
-    folders = sorted((data_dir / dataset).glob("t*/*"))
-    order = {number: place for place, number in enumerate(list(wanted)[:CLASSES])}
+    folders = sorted((data_dir / dataset).glob("t*/*"))  # they begin with the number of their class
+    order = {number + shift: place for place, number in enumerate(list(wanted)[:CLASSES])}
     found = [
         (path, order[int(f.name[:3])]) for f in folders if int(f.name[:3]) in order for path in sorted(f.iterdir())
     ]
     return [path for path, _ in found], torch.tensor([number for _, number in found])
 
 
-def described(data_dir: Path, name: str, cache: Path | None) -> Described:
+def described(data_dir: Path, name: str, cache: Path | None, shift: int = 0) -> Described:
     """Features by the default network for photographs, from the cache if they are there."""
-    kept = None if cache is None else cache / f"own-{name}.pt"
+    kept = None if cache is None else cache / f"own-{name}{shift or ''}.pt"
     if kept is not None and kept.exists():
         return Described(*torch.load(kept, weights_only=True))
-    paths, classes = photographs_of(data_dir, name)
+    paths, classes = photographs_of(data_dir, name, shift)
     began = time.perf_counter()
     plan = resolve_own("photographs", (), classes, torch.device("cpu"))
     _, features, _ = photo_transform(plan.network, 0).read(paths, "cpu")
@@ -101,14 +117,38 @@ def draw_of(classes: Tensor, seed: int) -> Draw:
     return Draw(rows, labels, new)
 
 
-def fitted_accuracy(data: Described, draw: Draw, seed: int, settings: dict[str, Any]) -> float:
-    """Accuracy of the default method on the new photographs, in per cent."""
+def fitted(data: Described, draw: Draw, seed: int, settings: dict[str, Any]) -> FittedModel:
+    """The default method on the photographs of a draw."""
     device = torch.device("cpu")
     plan = resolve_own("photographs", (), draw.labels, device, seed=seed, **settings)
-    found = fit(plan, FitData("photographs", (), data.features[draw.rows], draw.labels), device)
-    shares = found.probabilities(found.model.embed(data.features[draw.new]))
-    named = found.posteriors.classes[shares.argmax(1)]
-    return 100 * float((named == data.classes[draw.new]).double().mean())
+    return fit(plan, FitData("photographs", (), data.features[draw.rows], draw.labels), device)
+
+
+def naming_accuracy(found: FittedModel, features: Tensor, classes: Tensor) -> float:
+    """Accuracy of the predicted classes, in per cent."""
+    named = found.posteriors.classes[found.probabilities(found.model.embed(features)).argmax(1)]
+    return 100 * float((named == classes).double().mean())
+
+
+def search_scores(embedded: Tensor, classes: Tensor) -> Scores:
+    """R@1, MAP@R and NMI, in per cent."""
+    nearest, clusters = recall_at_k(embedded, classes, (1,)), nmi(embedded, classes, CLASSES)
+    return {"R@1": [100 * nearest[1]], "MAP@R": [100 * map_at_r(embedded, classes)], "NMI": [100 * clusters]}
+
+
+def unseen_scores(found: FittedModel, new: Tensor, unseen: Described) -> Scores:
+    """Search among the unseen classes by the run and by frozen features, and the area under the curve of unknown."""
+    learned = search_scores(found.model.embed(unseen.features), unseen.classes)
+    frozen = search_scores(unseen.features, unseen.classes)
+    score = found.check_unknown().scores
+    rows = torch.cat([new, unseen.features])
+    truth = torch.arange(len(rows)) >= len(new)
+    area = 100 * float(roc_auc_score(truth.numpy(), score(scaled_vectors(found.model.preprocess, rows)).numpy()))
+    return (
+        {f"unseen {name}": values for name, values in learned.items()}
+        | {f"unseen {name}, frozen": values for name, values in frozen.items()}
+        | {"known against unseen, AUROC": [area]}
+    )
 
 
 def regression_accuracy(data: Described, draw: Draw, model: Any) -> float:
@@ -118,18 +158,22 @@ def regression_accuracy(data: Described, draw: Draw, model: Any) -> float:
     return 100 * float(model.score(data.features[draw.new].numpy(), data.classes[draw.new].numpy()))
 
 
-def measure(data: Described, seeds: list[int], settings: dict[str, Any]) -> tuple[Scores, list[float]]:
-    """Accuracy of everything in each draw, and the seconds of each fit of ``consensus``."""
+def measure(data: Described, unseen: Described, seeds: list[int], settings: dict[str, Any]) -> Measured:
+    """Accuracy of everything in each draw, scores on unseen classes, and the seconds of each fit of ``consensus``."""
     scores: Scores = {"consensus": []} | {name: [] for name in REGRESSIONS}
+    others: Scores = {}
     seconds = []
     for seed in seeds:
         draw = draw_of(data.classes, seed)
         began = time.perf_counter()
-        scores["consensus"].append(fitted_accuracy(data, draw, seed, settings))
+        found = fitted(data, draw, seed, settings)
         seconds.append(time.perf_counter() - began)
+        scores["consensus"].append(naming_accuracy(found, data.features[draw.new], data.classes[draw.new]))
         for name, build in REGRESSIONS.items():
             scores[name].append(regression_accuracy(data, draw, build()))
-    return scores, seconds
+        for name, values in unseen_scores(found, data.features[draw.new], unseen).items():
+            others.setdefault(name, []).extend(values)
+    return Measured(scores, others, seconds)
 
 
 def ahead(scores: Scores) -> list[float]:
@@ -165,15 +209,18 @@ def main() -> None:
     results: dict[str, Any] = {}
     for name in args.sets:
         data = described(args.data_dir, name, args.cache)
-        scores, seconds = measure(data, seeds, changes(args.set, name))
+        unseen = described(args.data_dir, name, args.cache, UNSEEN)
+        found = measure(data, unseen, seeds, changes(args.set, name))
         results[name] = {
             "photographs": len(data.classes),
             "describing": data.seconds,
-            "fits": seconds,
-            "scores": scores,
+            "fits": found.seconds,
+            "scores": found.scores,
+            "unseen": found.unseen,
         }
-        line = [f"{row} {shown(values)}" for row, values in scores.items()] + [f"ahead {shown(ahead(scores))}"]
-        print(f"{name}: " + ", ".join(line) + f", fit {statistics.mean(seconds):.0f} s", flush=True)
+        line = [f"{row} {shown(values)}" for row, values in (found.scores | found.unseen).items()]
+        line.append(f"ahead {shown(ahead(found.scores))}")
+        print(f"{name}: " + ", ".join(line) + f", fit {statistics.mean(found.seconds):.0f} s", flush=True)
     write_result(args.out, machine() | {"seeds": seeds, "threads": args.threads, "results": results})
 
 
