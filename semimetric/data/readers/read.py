@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from semimetric.core.errors import InputError
 from semimetric.data.collection import Collection
-from semimetric.data.columns import ColumnChoice
 from semimetric.data.readers.folder import IMAGE_SUFFIXES, read_photo_folder
-from semimetric.data.readers.tables import TABLE_SUFFIXES, read_table
+
+if TYPE_CHECKING:
+    from semimetric.data.columns import ColumnChoice
 
 
 def read_collection(
@@ -47,7 +49,6 @@ def read_collection(
         Columns of a table to leave out or to use alone, and types of columns.
     """
     source = Path(source)
-    choice = choice or ColumnChoice()
     if os.path.isdir(source):
         if choice:
             raise InputError(f"drop, columns and types are for tables, and {source} is a folder. Leave them out.")
@@ -58,10 +59,15 @@ def read_collection(
             f"labels is for a folder of images, but source is the table {source}. Put the labels into a column of it, "
             "and name that with label_column."
         )
-    return read_table(source, label_column, id_column, choice)
+    from semimetric.data.columns import ColumnChoice
+    from semimetric.data.readers.tables import read_table
+
+    return read_table(source, label_column, id_column, choice or ColumnChoice())
 
 
 def _check_table(source: Path) -> None:
+    from semimetric.data.readers.tables import TABLE_SUFFIXES
+
     if not os.path.isfile(source):
         what = "is neither a file nor a folder" if os.path.exists(source) else "is not there"
         raise InputError(f"{source} {what}. Name a folder of images or a table.")
