@@ -42,6 +42,11 @@ def _same_random_numbers() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _no_lines_of_progress_on_a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("semimetric.training.progress.SECONDS_BETWEEN", 1e9)
+
+
 def clustered(seed: int, count: int, width: int, classes: int, spread: float = 0.35) -> tuple[Tensor, Tensor]:
     """Unit-norm points around random class directions, with their classes."""
     generator = torch.Generator().manual_seed(seed)

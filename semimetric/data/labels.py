@@ -64,10 +64,10 @@ def number_labels(y: Any) -> tuple[NDArray[Any], Tensor]:
 
     values = column_or_1d(as_array(y), warn=True)
     known = is_labelled(values)
-    if values.dtype.kind in "if" and bool((values < UNLABELLED).any()):
+    if values.dtype.kind in "if" and bool((below := (values < UNLABELLED) & (values == np.trunc(values))).any()):
         raise InputError(
-            f"y must be -1 (unlabelled) or a class from 0, got {values[values < UNLABELLED][0]}. Number the classes "
-            "from 0, or give them names."
+            f"y must be -1 (unlabelled) or a class from 0, got {values[below][0]}. Number the classes from 0, or give "
+            "them names."
         )
     if is_binary(values):
         warnings.warn(

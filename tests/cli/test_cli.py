@@ -47,7 +47,7 @@ def test_fit_prints_json_last_and_evaluate_agrees(tmp_path: Path) -> None:
 
 
 def test_piped_output_is_quiet_and_a_table(tmp_path: Path) -> None:
-    done = installed("fit", "--out", tmp_path / "run", *QUICK)
+    done = installed("fit", "--out", tmp_path / "run", "--quiet", *QUICK)
     assert done.returncode == 0
     assert done.stderr == ""
     assert "Initial" in done.stdout
@@ -58,7 +58,7 @@ def test_piped_output_is_quiet_and_a_table(tmp_path: Path) -> None:
 
 def test_unless_told_otherwise_it_says_how_far_to_trust_its_pseudo_labels(tmp_path: Path) -> None:
     quick = ["--out", tmp_path / "run", "--epochs", 2, "--passes", 1, "--labels-per-class", 10]
-    done = semimetric("fit", *quick)
+    done = semimetric("fit", "--quiet", *quick)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "consensus on digits" in done.stdout
@@ -73,7 +73,7 @@ def test_unless_told_otherwise_it_says_how_far_to_trust_its_pseudo_labels(tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--lr", "inf"], "lr must be a finite number of at least 0"),
+        (["--lr", "inf"], "lr must be a number of at least 0"),
         (["--gamma", "1.5"], "gamma must lie strictly between 0 and 1, got 1.5"),
         (["--k", "5000"], "k must be below the number of examples in the graph"),
         (["--dataset", "mnits"], "mnist"),

@@ -152,7 +152,7 @@ def test_photographs_are_fitted_searched_and_predicted_with_it(tmp_path: Path, m
         assert f"{BEST} from " in fit.out + fit.err
         paths = sorted(photos.rglob("*.*"))
         model = sm.SemiMetric("triplet", side=64, epochs=1, random_state=0).fit(paths, ["a", "b"] * 3 + [""] * 9)
-        assert model.embedding_.shape == (15, 1280)
+        assert model.embedding_.shape == (15, 2 * 1280)  # learned, and frozen
     assert package_of(BEST) == ENCODERS[BEST].package  # the package is gone, and the run answers without it
     hits = semimetric("search", run, paths[0], "-k", 2, "--json").json()["hits"]
     assert [len(found) for found in hits.values()] == [2]
