@@ -11,7 +11,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -21,6 +21,9 @@ from semimetric.core.toml import read_toml
 from semimetric.data.benchmarks.registry import DATASETS
 from semimetric.methods.registry import METHODS
 from semimetric.pipeline.plan import GROUPS
+
+if TYPE_CHECKING:
+    from semimetric.methods.base import Method
 
 EVERYDAY = ("labels_per_class", "encoder", "weights", "epochs")
 """Settings that every help shows."""
@@ -115,17 +118,17 @@ def for_arguments(function: Callable[..., Any], arguments: Sequence[str]) -> Cal
     if method and ("--help" in named or "-h" in arguments):
         kind = METHODS[method]
         groups = [*GENERAL, (f"Method {method}", kind.Settings)]
-        options |= settings_options(groups, kind.training_defaults, _varying(method))
+        options |= settings_options(groups, kind.training_defaults, _varying([kind]))
     if "--config" in named or not named <= _known_flags(function, options) | {"--help"}:
         groups = [*GENERAL, *((f"Method {name}", kind.Settings) for name, kind in METHODS.items())]
         by_method = {name for kind in METHODS.values() for name in kind.training_defaults}
-        options = settings_options(groups, varying=_varying(*METHODS) | by_method)
+        options = settings_options(groups, varying=_varying(METHODS.values()) | by_method)
     return _with_options(function, options)
 
 
-def _varying(*methods: str) -> set[str]:
+def _varying(methods: Iterable[type[Method[Any]]]) -> set[str]:
     """Settings of some methods whose default is another on other data, benchmarks or presets."""
-    by_method = (values for method in methods for values in METHODS[method].defaults_on.values())
+    by_method = (values for method in methods for values in method.defaults_on.values())
     by_dataset = (values for spec in DATASETS.values() for values in spec.presets.values())
     return {*BY_DATA, *(name for values in (*by_method, *by_dataset) for name in values)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from numbers import Integral
 from typing import Any
 
@@ -19,15 +20,22 @@ def check_fraction(value: float, name: str) -> float:
 
 
 def check_positive(value: float, name: str) -> None:
-    """Check that a number is finite and above 0."""
-    if not 0 < value <= LARGEST:
-        raise InputError(f"{name} must be a number above 0 and at most {LARGEST:g}, got {value}.")
+    """Check that a number is finite, above 0 and not too large for a network."""
+    if not (0 < value and isfinite(value)):
+        raise InputError(f"{name} must be a finite number above 0, got {value}.")
+    _check_size(value, name)
 
 
 def check_not_negative(value: float, name: str) -> None:
-    """Check that a number is finite and at least 0."""
-    if not 0 <= value <= LARGEST:
-        raise InputError(f"{name} must be a number of at least 0 and at most {LARGEST:g}, got {value}.")
+    """Check that a number is finite, at least 0 and not too large for a network."""
+    if not (0 <= value and isfinite(value)):
+        raise InputError(f"{name} must be a finite number of at least 0, got {value}.")
+    _check_size(value, name)
+
+
+def _check_size(value: float, name: str) -> None:
+    if value > LARGEST:
+        raise InputError(f"{name} must be at most {LARGEST:g}, got {value}.")
 
 
 def check_at_least(value: float, least: float, name: str) -> None:

@@ -73,7 +73,7 @@ def test_unless_told_otherwise_it_says_how_far_to_trust_its_pseudo_labels(tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--lr", "inf"], "lr must be a number of at least 0"),
+        (["--lr", "inf"], "lr must be a finite number of at least 0"),
         (["--gamma", "1.5"], "gamma must lie strictly between 0 and 1, got 1.5"),
         (["--k", "5000"], "k must be below the number of examples in the graph"),
         (["--dataset", "mnits"], "mnist"),

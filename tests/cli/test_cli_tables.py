@@ -33,7 +33,7 @@ def test_a_table_of_mixed_types(tmp_path: Path) -> None:
     assert rows[1]["reason"] == "its number of fields is 2, that of the header 19"
     assert rows[0]["label"] in NAMES
     assert "takes numbers" in semimetric("export", run, "--onnx").sentence()
-    lost = semimetric("predict", run, write_wine(tmp_path / "lost.csv", extra={"price": ["low"] * 178}), "-o", out)
+    lost = semimetric("predict", run, write_wine(tmp_path / "lost.csv", extra={"price": ["low"] * 178}), "--json")
     assert "lacks the column 'colour'" in lost.sentence()
     bad = semimetric("fit", wines, "--out", tmp_path / "other", "--types", "f3")
     assert "--types must be NAME=TYPE" in bad.sentence()

@@ -13,6 +13,7 @@ from helpers.own_photos import write_folder
 from sklearn.datasets import load_wine
 
 from semimetric.cli.main import COMMANDS
+from semimetric.core.manifest import Manifest
 
 QUICK = ("--epochs", 1, "--passes", 1)
 
@@ -120,7 +121,7 @@ def test_info_says_what_a_run_is(run: Path, wine: Path) -> None:
 
 
 def test_info_of_a_run_that_has_not_ended(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_bytes((run / "config.json").read_bytes())
+    Manifest(tmp_path).put("config.json", (run / "config.json").read_bytes())
     done = semimetric("info", tmp_path)
     assert done.code == 0, done.err
     assert "not finished" in done.out

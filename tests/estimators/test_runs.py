@@ -194,7 +194,7 @@ def copied(run: Path, tmp_path: Path) -> Path:
 
 
 FILES = ["config.json", "model.json", "model.safetensors", "preprocess.safetensors"]
-FILES += ["examples.safetensors", "examples.json", "result.json"]
+FILES += ["examples.safetensors", "examples.json", "inputs.safetensors", "result.json"]
 NO_CONTENT = [b"", b"{", b"[]", b"3", b"null", b'"text"', bytes(range(256)) * 9]
 
 
