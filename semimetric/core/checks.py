@@ -21,14 +21,14 @@ def check_fraction(value: float, name: str) -> float:
 
 def check_positive(value: float, name: str) -> None:
     """Check that a number is finite, above 0 and not too large for a network."""
-    if not (0 < value and isfinite(value)):
+    if not (value > 0 and isfinite(value)):
         raise InputError(f"{name} must be a finite number above 0, got {value}.")
     _check_size(value, name)
 
 
 def check_not_negative(value: float, name: str) -> None:
     """Check that a number is finite, at least 0 and not too large for a network."""
-    if not (0 <= value and isfinite(value)):
+    if not (value >= 0 and isfinite(value)):
         raise InputError(f"{name} must be a finite number of at least 0, got {value}.")
     _check_size(value, name)
 
