@@ -83,8 +83,8 @@ def large(kind: str, count: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Measure, print, write."""
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--count", type=int, default=9_100)
     options.add_argument("--large", type=int)
@@ -92,7 +92,12 @@ def main() -> None:
     options.add_argument("--turns", type=int, default=1)
     options.add_argument("--threads", type=int, default=1)
     options.add_argument("--out", type=Path)
-    args = options.parse_args()
+    return options
+
+
+def main() -> None:
+    """Measure, print, write."""
+    args = parser().parse_args()
     torch.set_num_threads(args.threads)
     rows = []
     for kind in args.kinds:

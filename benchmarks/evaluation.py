@@ -61,8 +61,8 @@ def measure(count: int, width: int, classes: int, turns: int, with_earlier: bool
     return row
 
 
-def main() -> None:
-    """Measure, print, write."""
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--count", type=int, default=10_000)
     options.add_argument("--width", type=int, default=64)
@@ -70,7 +70,12 @@ def main() -> None:
     options.add_argument("--turns", type=int, default=3)
     options.add_argument("--without-earlier", action="store_true", help="Do not compute the earlier inertia.")
     options.add_argument("--out", type=Path)
-    args = options.parse_args()
+    return options
+
+
+def main() -> None:
+    """Measure, print, write."""
+    args = parser().parse_args()
     torch.set_num_threads(1)
     rows = []
     for classes in args.classes:

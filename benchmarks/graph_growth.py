@@ -33,13 +33,18 @@ def measure(count: int, width: int) -> dict[str, Any]:
     return {"count": count, "width": width, "cpu_s": seconds, "recall": float(recall)}
 
 
-def main() -> None:
-    """Measure, print, write."""
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--counts", type=int, nargs="+", default=[20_000, 60_000, 200_000])
     options.add_argument("--width", type=int, default=64)
     options.add_argument("--out", type=Path)
-    args = options.parse_args()
+    return options
+
+
+def main() -> None:
+    """Measure, print, write."""
+    args = parser().parse_args()
     torch.set_num_threads(1)
     rows = []
     for count in args.counts:

@@ -58,8 +58,8 @@ def in_a_process(folder: Path, count: int, seed: int, epochs: int) -> dict[str, 
     return result
 
 
-def main() -> None:
-    """Measure, print, write."""
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--count", type=int, default=20_000)
     options.add_argument("--seeds", type=int, nargs="+", default=[0])
@@ -67,7 +67,12 @@ def main() -> None:
     options.add_argument("--other", type=Path)
     options.add_argument("--one", action="store_true", help="Fit once here and print.")
     options.add_argument("--out", type=Path)
-    args = options.parse_args()
+    return options
+
+
+def main() -> None:
+    """Measure, print, write."""
+    args = parser().parse_args()
     if args.one:
         print(json.dumps(fit(args.count, args.seeds[0], args.epochs)))
         return

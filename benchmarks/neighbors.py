@@ -94,14 +94,19 @@ def measure(count: int, width: int, dtype: torch.dtype, turns: int) -> dict[str,
     }
 
 
-def main() -> None:
-    """Measure, print, write."""
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--counts", type=int, nargs="+", default=[5_000, 20_000])
     options.add_argument("--width", type=int, default=64)
     options.add_argument("--turns", type=int, default=3)
     options.add_argument("--out", type=Path)
-    args = options.parse_args()
+    return options
+
+
+def main() -> None:
+    """Measure, print, write."""
+    args = parser().parse_args()
     torch.set_num_threads(1)
     rows = []
     with threadpool_limits(1):

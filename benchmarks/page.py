@@ -6,6 +6,7 @@ saved. Writes benchmarks/results/page.json.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import http.client
 import json
@@ -100,8 +101,14 @@ def spread(values: list[float]) -> dict[str, float]:
     return {"median": round(statistics.median(values), 2), "p95": round(sorted(values)[int(0.95 * len(values))], 2)}
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line, which has no options."""
+    return argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
 def main() -> None:
     """Measure all, and write the results."""
+    parser().parse_args()
     found: dict[str, Any] = machine() | {"load_before": round(os.getloadavg()[0], 2)}
     with tempfile.TemporaryDirectory() as folder, browser() as chromium:
         for count in (50_000, 100_000, 200_000):

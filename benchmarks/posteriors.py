@@ -49,13 +49,18 @@ def some_labels(count: int, classes: int) -> Tensor:
     return torch.full((count,), -1).index_copy(0, chosen, torch.arange(classes * LABELS) % classes)
 
 
-def main() -> None:
-    """Measure, print, write."""
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--count", type=int, default=10_000)
     options.add_argument("--turns", type=int, default=5)
     options.add_argument("--out", type=Path)
-    args = options.parse_args()
+    return options
+
+
+def main() -> None:
+    """Measure, print, write."""
+    args = parser().parse_args()
     torch.set_num_threads(1)
     neighbors = nearest_neighbors(clustered(args.count, 64), K)
     few, many = some_labels(args.count, 10), some_labels(args.count, 200)

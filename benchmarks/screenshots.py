@@ -89,11 +89,16 @@ def page_picture(chromium: Any, address: str) -> None:
     page.close()
 
 
-def main() -> None:
-    """Make all pictures, from a new run or from one that is there."""
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--epochs", default="6", help="epochs of the run in the pictures")
-    epochs = options.parse_args().epochs
+    return options
+
+
+def main() -> None:
+    """Make all pictures, from a new run or from one that is there."""
+    epochs = parser().parse_args().epochs
     with tempfile.TemporaryDirectory() as name, browser() as chromium:
         folder = Path(name)
         said = in_terminal([*FIT, str(folder / "digits"), "--epochs", epochs])

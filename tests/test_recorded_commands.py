@@ -21,7 +21,8 @@ from helpers.command import check_line
 from semimetric.pipeline.resolve import resolve_benchmark
 
 ROOT = Path(__file__).parent.parent
-SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem != "jobs")
+SHARED = ("jobs", "browsing")
+SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in SHARED)
 BLOCK = re.compile(r"^```(?!py)\w*\n(?P<fenced>.*?)^```|(?P<indented>(?:^ {4,}[^\n]*\n)+)", re.DOTALL | re.MULTILINE)
 
 
