@@ -30,6 +30,13 @@ def test_runs_of_format_1_answer_as_the_version_that_wrote_them(run: str) -> Non
     assert [str(label) for label in model.predict(features[:5])] == expected["labels"]
 
 
+def check_scores(found: dict[str, float]) -> None:
+    """The scores that the run was written with; its NMI came from another k-means."""
+    known = json.loads((OLD / "benchmark-digits" / "result.json").read_text())["final"]
+    assert found.pop("nmi") == pytest.approx(known.pop("nmi"), abs=0.02)
+    assert found == pytest.approx(known)
+
+
 def test_a_benchmark_of_format_1_has_a_plan_and_is_scored() -> None:
     model = sm.load(OLD / "benchmark-digits", device="cpu")
     assert model.plan_ is not None
@@ -41,8 +48,7 @@ def test_a_benchmark_of_format_1_has_a_plan_and_is_scored() -> None:
         4,
         1,
     )
-    known = json.loads((OLD / "benchmark-digits" / "result.json").read_text())["final"]
-    assert semimetric("evaluate", OLD / "benchmark-digits", "--json").json()["scores"] == pytest.approx(known)
+    check_scores(semimetric("evaluate", OLD / "benchmark-digits", "--json").json()["scores"])
 
 
 def test_a_run_of_format_1_is_searched_and_not_continued(tmp_path: Path) -> None:
@@ -62,8 +68,7 @@ def test_an_interrupted_benchmark_of_format_1_is_scored(tmp_path: Path) -> None:
     shutil.copytree(OLD / "benchmark-digits", tmp_path / "run")
     for name in ("model.json", "examples.json", "examples.safetensors", "result.json"):
         (tmp_path / "run" / name).unlink()
-    known = json.loads((OLD / "benchmark-digits" / "result.json").read_text())["final"]
-    assert semimetric("evaluate", tmp_path / "run", "--json").json()["scores"] == pytest.approx(known)
+    check_scores(semimetric("evaluate", tmp_path / "run", "--json").json()["scores"])
 
 
 def test_a_run_of_a_later_format_names_the_version_that_reads_it(tmp_path: Path) -> None:
