@@ -15,6 +15,7 @@ import pytest
 import torch
 from helpers.command import semimetric
 from helpers.own_photos import COLOURS, write_folder, write_photo
+from helpers.sealed import reseal
 from PIL import Image
 
 import semimetric as sm
@@ -153,6 +154,7 @@ def test_a_run_whose_photographs_are_gone_still_has_a_report(place: Path, tmp_pa
     shutil.copytree(place / "run", tmp_path / "run")
     names = json.loads((tmp_path / "run" / "examples.json").read_text())
     (tmp_path / "run" / "examples.json").write_text(json.dumps(names | {"source": str(tmp_path / "gone")}))
+    reseal(tmp_path / "run")
     facts = read_facts(tmp_path / "run")
     assert "is not there any more" in facts.pictures.missing
     assert facts.pictures.tile(0, 8) is None
