@@ -248,7 +248,8 @@ def _fit_own(
         def tell_damaged(kept: Any) -> None:
             if not job.as_json and len(kept) < len(collection):
                 progress.end()
-                say(f"{len(collection) - len(kept)} of these cannot be decoded. What remains:\n{kept.summary()}")
+                lost = len(collection) - len(kept)
+                say(f"{lost} of these cannot be decoded. What remains:\n{kept.summary(told=collection)}")
 
         outcome = fit_own(request, collection, data, out, resume, progress, tell_damaged, columns)
     report(outcome, out, job.as_json)

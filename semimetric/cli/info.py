@@ -62,7 +62,8 @@ def _data(data: dict[str, Any]) -> str:
         return str(data["source"])
     width = f" of {counted(len(data['columns']), 'feature')}" if data["columns"] else ""
     labels = f"{data['labelled']} labelled, {data['unlabelled']} unlabelled"
-    told = f"{counted(data['examples'], 'example')}{width}, {labels}"
+    added = f" ({data['added']} of them added later)" if data["added"] else ""
+    told = f"{counted(data['examples'], 'example')}{width}{added}, {labels}"
     return f"{data['source']}: {told}" if data["source"] else told
 
 

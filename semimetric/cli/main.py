@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+from difflib import get_close_matches
 from io import TextIOWrapper
 from typing import Annotated, Any
 
@@ -85,6 +86,8 @@ class LazyGroup(typer.core.TyperGroup):
         """Find the command that the arguments name."""
         if args and args[0] in COMMANDS:
             return args[0], self.get_command(ctx, args[0], tuple(args[1:])), args[1:]
+        if args and (close := get_close_matches(args[0], self.list_commands(ctx), 1)):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
         return super().resolve_command(ctx, args)
 
 

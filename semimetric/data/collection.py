@@ -113,15 +113,20 @@ class Collection:
             "doubts": list(self.doubts),
         }
 
-    def summary(self) -> str:
-        """Say in a few lines what there is, of which classes, and what was skipped for which reasons."""
+    def summary(self, told: Collection | None = None) -> str:
+        """Say in a few lines what there is, of which classes, and what was skipped for which reasons.
+
+        Notes and doubts of ``told``, whose summary came before, are not repeated.
+        """
         found = self.as_dict()
         kind = _counted(len(self), "photograph" if self.features is None else "row")
         width = "" if self.features is None else f" of {_counted(found['features'], 'feature')}"
         lines = [f"{kind}{width}: {found['labelled']} labelled, {found['unlabelled']} unlabelled."]
         if found["classes"]:
             lines.append(_class_sizes(found["classes"]))
-        return "\n".join([*lines, *self.notes, *self.doubts, *skipped_lines(self.skipped)])
+        said = () if told is None else (*told.notes, *told.doubts)
+        lines += [line for line in (*self.notes, *self.doubts) if line not in said]
+        return "\n".join([*lines, *skipped_lines(self.skipped)])
 
 
 def _counted(count: int, what: str) -> str:

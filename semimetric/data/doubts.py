@@ -62,8 +62,12 @@ def _split_folders(collection: Collection) -> list[str]:
     if collection.paths is None:
         return []
     found = [name for name in collection.classes if name.lower() in _PARTS_OF_A_SPLIT]
-    told = f"{listed(found)} count as classes. If they are parts of a split, name the folder of one part instead."
-    return [told] if found else []
+    if not found:
+        return []
+    one = len(found) == 1
+    told = f"{listed(found)} {'counts as a class' if one else 'count as classes'}. "
+    part = "it is a part of a split" if one else "they are parts of a split"
+    return [f"{told}If {part}, name the folder of one part instead."]
 
 
 def _twice(collection: Collection) -> list[str]:

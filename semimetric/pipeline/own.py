@@ -87,7 +87,8 @@ def read_own(
     """
     plan = request.plan(collection)
     if plan.note and progress is not None:
-        progress.warn(plan.note)
+        show = progress.warn if plan.network.weights_file() is None else progress.tell
+        show(plan.note)
     device, side = choose_device(request.device), plan.network.side
     if side:
         check_photo_options(side, plan.network.fit, workers=None)

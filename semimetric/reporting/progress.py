@@ -22,6 +22,7 @@ class RichProgress(progress.Progress):
     """
 
     def __init__(self, console: Console, quiet: bool = False, verbose: bool = False) -> None:
+        self._quiet = quiet
         often = inf if quiet or console.is_terminal else progress.SECONDS_BETWEEN
         self._lines = progress.Lines(self._print, often, verbose)
         self._bar = Progress(
@@ -74,6 +75,11 @@ class RichProgress(progress.Progress):
             self._best = shown if record["best"] else self._best
             note = f"selection R@1 {100 * shown:.1f}, of the best model {100 * self._best:.1f}"
         self._bar.update(self._task, completed=record["epoch"], note=note)
+
+    def tell(self, message: str) -> None:
+        """Print a fact above the bar."""
+        if not self._quiet:
+            self._print(f"note: {message}")
 
     def warn(self, message: str) -> None:
         """Print a warning above the bar."""

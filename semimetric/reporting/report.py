@@ -187,9 +187,12 @@ def _rounded(facts: RunFacts, row: int) -> list[tuple[str, str]]:
 
 
 def _static_map(report: Report) -> Figure:
-    shown = report.facts.known if bool((report.facts.known >= 0).any()) else report.facts.predicted
-    names = report.facts.classes or ("all",)
-    return plot_map(report.map.points, shown[report.map.rows], names, report.facts.name, report.map.made + ".")
+    """The map by class; by predicted class where some classes are not known."""
+    facts, rows = report.facts, report.map.rows
+    known = bool((facts.known[rows] >= 0).all())
+    note = f"{report.map.made}. Colours: {'class' if known else 'predicted class'}."
+    shown = (facts.known if known else facts.predicted)[rows]
+    return plot_map(report.map.points, shown, facts.classes or ("all",), facts.name, note)
 
 
 def query_row(facts: RunFacts, sheet: Sheet, row: int, hits: Sequence[int]) -> str:
@@ -225,7 +228,8 @@ def _static_retrieval(report: Report) -> Figure:
         for kind in ("random", "best", "worst")
         for q in [query for query in facts.queries if query.kind == kind][:STATIC_QUERIES]
     ]
-    return retrieval_figure(blocks, "Green and solid: the class of the query. Red and dashed: another class.")
+    frames = "Green and solid: the class of the query. Red and dashed: another class. No frame: class not known."
+    return retrieval_figure(blocks, frames)
 
 
 def _confidence(report: Report) -> str:

@@ -36,6 +36,9 @@ class Progress:
     def epoch(self, record: dict[str, Any]) -> None:
         """An epoch has ended; ``record`` is its line in the log."""
 
+    def tell(self, message: str) -> None:
+        """Show a fact that is no problem."""
+
     def warn(self, message: str) -> None:
         """Show a warning."""
 
@@ -100,6 +103,10 @@ class Lines(Progress):
             self._told = self._clock()
             self._write(line)
 
+    def tell(self, message: str) -> None:
+        """A line at once."""
+        self._write(message)
+
 
 class Silent(Progress):
     """Shows nothing: progress is logged under the name ``semimetric``, and warnings are Python's."""
@@ -127,6 +134,10 @@ class Silent(Progress):
     def end(self) -> None:
         """Training has ended."""
         self._lines.end()
+
+    def tell(self, message: str) -> None:
+        """Log a fact."""
+        self._lines.tell(message)
 
     def warn(self, message: str) -> None:
         """Issue a ``TrainingWarning``."""

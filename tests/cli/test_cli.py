@@ -264,6 +264,12 @@ def test_brackets_in_a_message_are_only_text(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_misspelt_command_is_answered_with_the_nearest_one() -> None:
+    done = semimetric("serch", "run")
+    assert done.returncode == 2
+    assert "No such command 'serch'. Did you mean 'search'?" in done.stderr
+
+
 def test_version() -> None:
     import semimetric as package
 

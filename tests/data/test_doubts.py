@@ -74,6 +74,16 @@ def test_folders_that_are_no_classes(tmp_path: Path) -> None:
         with_doubts(found, strict=True)
 
 
+def test_one_part_of_a_split_and_doubts_that_were_told_before(tmp_path: Path) -> None:
+    for number, name in enumerate(["cat", "cat", "test", "test"]):
+        touch(tmp_path / name / f"{number}.jpg", bytes([number]))
+    found = with_doubts(read_collection(tmp_path))
+    doubt = "'test' counts as a class. If it is a part of a split, name the folder of one part instead."
+    assert found.doubts == (doubt,)
+    assert doubt not in found.summary(told=found)
+    assert found.summary(told=found).splitlines() == found.summary().splitlines()[:2]
+
+
 def test_placeholders_in_tables_and_lists(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("a,label\n1,cat\n2,unknown\n3,UNKNOWN\n4,\n5,dog\n")
     found = read_collection(tmp_path / "table.csv")

@@ -40,7 +40,7 @@ class Done:
     def sentence(self) -> str:
         """What was wrong: an error in one line, without a traceback."""
         assert self.code == 2, self.out + self.err
-        (line,) = (line for line in self.err.splitlines() if not line.startswith("warning: "))
+        (line,) = (line for line in self.err.splitlines() if not line.startswith(("warning: ", "note: ")))
         assert line.startswith("error: ")
         return line
 

@@ -76,6 +76,9 @@ def test_a_report_is_one_file_that_fetches_nothing(report: dict[str, object]) ->
     found = sorted({Path(path).stem for path in report["figures"]})
     assert found == FIGURES
     assert {Path(path).suffix for path in report["figures"]} == {".png", ".svg"}
+    (drawn,) = (Path(path).read_text() for path in report["figures"] if path.endswith("map.svg"))
+    assert "Colours: predicted class." in drawn
+    assert "unlabelled" not in drawn
 
 
 def test_hovering_shows_the_picture_of_the_point(place: Path, report: dict[str, object]) -> None:

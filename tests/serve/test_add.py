@@ -82,6 +82,7 @@ def test_examples_are_added_found_and_predicted(run: Path, new: Path) -> None:
     assert list(model.predict([new / "violet" / "c.png", new / "red" / "a.png"])) == ["violet", "red"]
     held = semimetric("info", run, "--json").json()["data"]
     assert (held["examples"], held["added"], held["classes"]["violet"]) == (24, 3, 1)
+    assert "24 examples (3 of them added later), " in semimetric("info", run).out
 
 
 def test_added_again_there_is_nothing_to_add(run: Path, new: Path) -> None:
