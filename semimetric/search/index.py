@@ -173,6 +173,9 @@ def build_index(
     backend.build(str(place), embeddings, names, collection, replace, progress)
 
 
+_HOW_TO_BUILD = "Make one of this run with: semimetric index RUN --to PLACE (--replace where there is one)."
+
+
 def search_run_index(place: str | None, stored: Tensor, queries: Tensor, k: int, collection: str) -> Hits:
     """Search the embeddings ``stored`` (N, d) of a run, exactly if ``place`` is None; refuse one of another run."""
     if place is None:
@@ -183,11 +186,11 @@ def search_run_index(place: str | None, stored: Tensor, queries: Tensor, k: int,
         if len(index) != len(stored):
             raise RunError(
                 f"index {place} holds {len(index)} examples and the run {len(stored)}: it is of another run, or its "
-                "build was interrupted. Make it again with: semimetric index"
+                f"build was interrupted. {_HOW_TO_BUILD}"
             )
         hits = index.search(queries, k)
     found, asked = stored[hits.rows].double(), queries.double()[:, None, :]
     squares, allowed = (found - asked).square().sum(2), ROUNDING * (found.square().sum(2) + asked.square().sum(2))
     if bool(((hits.distances.square() - squares).abs() > allowed).any()):
-        raise RunError(f"index {place} is of another run. Make one of this run with: semimetric index")
+        raise RunError(f"index {place} is of another run. {_HOW_TO_BUILD}")
     return hits
