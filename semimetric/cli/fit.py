@@ -6,7 +6,7 @@ import csv
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,6 +27,10 @@ from semimetric.cli.outcome import report
 from semimetric.core.errors import InputError
 from semimetric.core.toml import as_toml
 from semimetric.methods.registry import METHODS
+
+if TYPE_CHECKING:
+    from semimetric.data.schema import Schema
+    from semimetric.pipeline.warm import Start
 
 Method = Annotated[str, typer.Option(help="Method; 'semimetric methods' lists them.")]
 Dataset = Annotated[
@@ -145,10 +149,11 @@ def fit(
     job = Job(method, seed, device, given_settings(method, settings, components), out, as_json, quiet, verbose)
     if data is not None:
         refuse_for_benchmarks(job.settings, dataset=dataset, preset=preset != "default", data_dir=data_dir)
-        named = (label_column, id_column)
-        collection = read_own_data(data, labels, *named, drop, columns, types, strict)
+        named, start = (label_column, id_column), _start(from_run)
+        schema = None if start is None else start.schema
+        collection = read_own_data(data, labels, *named, drop, columns, types, strict, schema)
         set_threads(threads)
-        _fit_own(job, collection, data, named, fine_tune, resume, show_settings, from_run)
+        _fit_own(job, collection, data, named, fine_tune, resume, show_settings, start)
     else:
         refuse_for_own_data(labels, label_column, id_column, drop, columns, types, strict, fine_tune, from_run)
         set_threads(threads)
@@ -199,8 +204,12 @@ def read_own_data(
     columns: list[str] | None,
     types: list[str] | None,
     strict: bool,
+    schema: Schema | None = None,
 ) -> Any:
-    """The collection in a folder or table, with doubts about its labels; the name of a benchmark is no such thing."""
+    """The collection in a folder or table, with doubts about its labels; the name of a benchmark is no such thing.
+
+    With a ``schema`` the columns of a table become features as those of an earlier one.
+    """
     from semimetric.data.benchmarks.registry import dataset_names
     from semimetric.data.columns import ColumnChoice
     from semimetric.data.doubts import with_doubts
@@ -213,12 +222,21 @@ def read_own_data(
         raise InputError(f"--types must be NAME=TYPE, with numeric, categorical or text, got {', '.join(types or ())}.")
     kinds: Any = {name.strip(): kind.strip() for name, kind in pairs}
     choice = ColumnChoice(_names_in(drop), _names_in(columns), kinds)
-    return with_doubts(read_collection(data, labels, label_column, id_column, choice), strict)
+    return with_doubts(read_collection(data, labels, label_column, id_column, choice, schema), strict)
 
 
 def _names_in(given: list[str] | None) -> tuple[str, ...]:
     """Names that commas separate, in one option or several; a name with commas is written in quotation marks."""
     return tuple(name.strip() for row in csv.reader(given or (), skipinitialspace=True) for name in row if name.strip())
+
+
+def _start(run: Path | None) -> Start | None:
+    """What the fit takes over from the run that ``--from`` names."""
+    if run is None:
+        return None
+    from semimetric.pipeline.warm import read_start
+
+    return read_start(run)
 
 
 def _fit_own(
@@ -229,14 +247,12 @@ def _fit_own(
     fine_tune: bool,
     resume: bool,
     show_settings: bool,
-    start: Path | None,
+    start: Start | None,
 ) -> None:
     """Say what was found, fit it, and say what came out."""
     from semimetric.pipeline.own import OwnRequest, fit_own
-    from semimetric.pipeline.warm import read_start
 
-    begun = None if start is None else read_start(start)
-    request = OwnRequest(job.method, job.seed, job.device, fine_tune, job.settings, begun)
+    request = OwnRequest(job.method, job.seed, job.device, fine_tune, job.settings, start)
     if show_settings:
         _print_settings(request.plan(collection), job.as_json)
         return

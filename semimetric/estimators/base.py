@@ -89,7 +89,8 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
                 f"{type(self).__name__} requires y to be passed, but the target y is None. Give a label for a few "
                 "examples and -1 for the others."
             )
-        samples = self._samples(X, reset=True)
+        start = None if from_run is None else read_start(Path(from_run))
+        samples = self._samples(X, reset=True, schema=None if start is None else start.schema)
         y = np.full(len(samples), -1) if y is None else y
         check_consistent_length(samples.values, y)
         classes, labels = number_labels(y)
@@ -97,7 +98,6 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
             raise InputError(f"X has n_samples = {len(samples)}, and there is nothing to compare. Give at least 2.")
         device = self._device()
         plan = self._plan(samples, labels, device)
-        start = None if from_run is None else read_start(Path(from_run))
         if start is not None:
             plan = start.shortened(plan, [name for name in ("epochs",) if getattr(self, name, None) is not None])
         transform = photo_transform(plan.network, plan.seed) if plan.network.side else None
@@ -204,10 +204,7 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
         """
         check_is_fitted(self)
         score = self.fitted_.check_unknown()
-        samples = self._samples(X, reset=False)
-        self._check_kind(samples)
-        model = self.fitted_.model
-        rows = input_rows(scaled_vectors(model.preprocess, read_samples(samples, model.transform, model.device)))
+        rows = input_rows(self._scaled(self._samples(X, reset=False)))
         assert rows is not None
         found: Array = score.scores(rows).numpy()
         return found
@@ -228,15 +225,13 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
         """
         check_is_fitted(self)
         samples = self._samples(X, reset=False)
-        self._check_kind(samples)
         known = self._labelled(y)
         check_consistent_length(samples.values, known)
         labels = [label if there else None for label, there in zip(as_array(y).tolist(), known, strict=True)]
         names = [str(name) for name in (range(len(samples)) if names is None else names)]
         check_consistent_length(samples.values, names)
-        model = self.fitted_.model
-        scaled = scaled_vectors(model.preprocess, read_samples(samples, model.transform, model.device))
-        return evaluate_examples(self.fitted_, model.embed_scaled(scaled), input_rows(scaled), labels, names)
+        fitted, scaled = self.fitted_, self._scaled(samples)
+        return evaluate_examples(fitted, fitted.model.embed_scaled(scaled), input_rows(scaled), labels, names)
 
     def _labelled(self, y: Any) -> Array:
         """Which entries (M,) of ``y`` have a label; all of them if -1 is a class."""
@@ -256,31 +251,32 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
         weights = None if sample_weight is None else np.asarray(sample_weight)[known]
         return float(accuracy_score(wanted, named[known], sample_weight=weights))
 
-    def _samples(self, X: Any, reset: bool) -> Samples:
-        """``X`` as paths, images, or else a matrix that scikit-learn checks."""
+    def _samples(self, X: Any, reset: bool, schema: Schema | None = None) -> Samples:
+        """``X`` as paths, images, or a matrix that scikit-learn checks; ``schema`` is that of a run to start from."""
         refuse_masked(X, "X")
         if is_paths(X):
-            samples = photographs(X)
-            return self._counted(samples, 1, reset)
+            return self._counted(photographs(X), 1, reset)
         if _dimensions(X) >= 3:
             samples = images(X)
             return self._counted(samples, prod(samples.shape()), reset)
-        schema = None if reset else self.fitted_.schema
+        schema = schema if reset else self.fitted_.schema
         if is_frame(X):
             raw = frame_columns(X)
-            if needs_schema(raw) if reset else schema is not None and schema.named:
-                return self._encoded(raw, len(X), schema)
+            if needs_schema(raw) if reset and schema is None else schema is not None and schema.named:
+                return self._encoded(raw, len(X), schema, reset)
         matrix = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
         if schema is not None and schema.encodes:
-            return Samples("vectors", torch.from_numpy(encode_array(schema, matrix)), schema)
+            samples = Samples("vectors", torch.from_numpy(encode_array(schema, matrix)), schema)
+            return self._counted(samples, schema.places, reset)
         return vectors(validate_data(self, matrix, reset=reset, dtype=np.float64))
 
-    def _encoded(self, raw: dict[str, RawColumn], rows: int, schema: Schema | None) -> Samples:
+    def _encoded(self, raw: dict[str, RawColumn], rows: int, schema: Schema | None, reset: bool) -> Samples:
         """The columns of a DataFrame as vectors; without a ``schema`` one is fitted."""
         if schema is None:
             schema, notes = fit_frame(raw)
             for note in notes:
                 warnings.warn(note, ColumnWarning, stacklevel=4)
+        if reset:
             self.n_features_in_, self.feature_names_in_ = len(raw), np.array(list(raw), dtype=object)
         return Samples("vectors", torch.from_numpy(encode_frame(schema, raw, rows)), schema)
 
@@ -291,9 +287,13 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
         return samples
 
     def _embed(self, samples: Samples) -> Tensor:
+        return self.fitted_.model.embed_scaled(self._scaled(samples))
+
+    def _scaled(self, samples: Samples) -> Tensor:
+        """What the encoder gets of samples of the kind that was fitted."""
         self._check_kind(samples)
         model = self.fitted_.model
-        return model.embed(read_samples(samples, model.transform, model.device))
+        return scaled_vectors(model.preprocess, read_samples(samples, model.transform, model.device))
 
     def _check_kind(self, samples: Samples) -> None:
         fitted = self.fitted_.spec

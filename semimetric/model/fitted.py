@@ -150,6 +150,14 @@ class FittedModel:
         """The learned part of embeddings: frozen features help to find new classes, but not to name known ones."""
         return embeddings[:, self.model.width - self.model.metric.factor.shape[1] :]
 
+    def columns_of(self, numbers: Tensor) -> Tensor:
+        """Places (n,) of class ``numbers`` (n,) among the posteriors and class names; -1 for other numbers."""
+        classes = self.posteriors.classes
+        if len(classes) == 0:
+            return torch.full_like(numbers, -1)
+        places = torch.searchsorted(classes, numbers).clamp_max(len(classes) - 1)
+        return torch.where(classes[places] == numbers, places, -1)
+
     def nearest(self, queries: Tensor, k: int) -> Hits:
         """The ``k`` training examples nearest to each of the embeddings ``queries`` (Q, l)."""
         return self.index.search(queries, k)

@@ -198,7 +198,7 @@ def _shape_and_means(group: Group) -> tuple[Shape, Tensor]:
     means = torch.zeros(len(sums), rows.shape[1], dtype=rows.dtype).index_add_(0, numbers, rows * weights[:, None])
     means /= sums[:, None]
     some = torch.arange(0, len(rows), -(-len(rows) // MOST_ROWS))
-    residuals = (rows - means[numbers])[some] * weights[some].sqrt()[:, None]
+    residuals = (rows[some] - means[numbers[some]]) * weights[some].sqrt()[:, None]
     total = weights[some].sum()
     values, vectors = torch.linalg.eigh(residuals @ residuals.T / total)
     even = SHRINKAGE * values.sum() / rows.shape[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from semimetric.core.errors import InputError
 from semimetric.core.files import sha256_of
 from semimetric.data import Preprocess, restore_preprocess
 from semimetric.data.samples import Kind
+from semimetric.data.schema import Schema
 from semimetric.model.folder import read_config, read_spec
+from semimetric.model.schema import read_schema
 from semimetric.model.spec import ModelSpec
 from semimetric.pipeline.plan import Plan
 from semimetric.training import Run
@@ -38,6 +40,7 @@ class Start:
     plan, spec : its settings, and what its model is built of
     preprocess, tensors : scaling of its inputs; its encoder, metric and method
     classes : names of the classes that it learned, in the order of its head
+    schema : how the columns of its table became inputs; those of a further table must become the same
     """
 
     path: Path
@@ -47,6 +50,7 @@ class Start:
     preprocess: Preprocess
     tensors: dict[str, Tensor]
     classes: tuple[Any, ...]
+    schema: Schema | None = None
 
     def settings(self) -> dict[str, Any]:
         """The run's settings by name, as a user gives them; how long to train is decided anew."""
@@ -75,7 +79,7 @@ class Start:
     def check(self, plan: Plan, spec: ModelSpec) -> None:
         """Refuse a fit of another method, of other data, or with another network."""
         pairs = {"method": (self.plan.method, plan.method)}
-        for name in ("kind", "shape", "inputs", "encoder", "module", "backbone", "side", "fit"):
+        for name in ("kind", "shape", "inputs", "preprocess", "encoder", "module", "backbone", "side", "fit"):
             pairs[name] = (getattr(self.spec, name), getattr(spec, name))
         differing = [f"{name} was {old!r} and is {new!r}" for name, (old, new) in pairs.items() if old != new]
         if differing:
@@ -102,4 +106,5 @@ def read_start(path: Path) -> Start:
     spec, scaling = read_spec(run), run.read_tensors("preprocess.safetensors")[0]
     classes = tuple((run.read("examples.json") or {}).get("classes", ()))
     preprocess = restore_preprocess(spec.preprocess, scaling)
-    return Start(path, sha256_of(path / "model.safetensors"), plan, spec, preprocess, tensors, classes)
+    schema = read_schema(run, prod(spec.shape))
+    return Start(path, sha256_of(path / "model.safetensors"), plan, spec, preprocess, tensors, classes, schema)

@@ -97,7 +97,7 @@ class RunFacts:
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
-        """Names of all classes, by number."""
+        """Names of all classes; the numbers below are places among them."""
         return tuple(str(name) for name in self.loaded.fitted.examples.classes)
 
     @cached_property
@@ -106,13 +106,18 @@ class RunFacts:
         found = self.loaded.fitted.posteriors
         if len(found.classes) == 0:
             return torch.zeros(len(self.loaded.fitted.labels), dtype=torch.int64)
-        return found.classes[found.shares.argmax(1)]
+        return found.shares.argmax(1)
 
     @cached_property
     def known(self) -> Tensor:
-        """Known class numbers (N,): the true ones of a benchmark, else the labels; -1 for none."""
+        """Known class numbers (N,): the true ones of a benchmark, else the labels; -1 for none or another class."""
         truth = self.pictures.truth
-        return self.loaded.fitted.labels if truth is None else truth
+        return self.labels if truth is None else self.loaded.fitted.columns_of(truth)
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """Class numbers (N,) of the labels; -1 for none."""
+        return self.loaded.fitted.columns_of(self.loaded.fitted.labels)
 
     def label(self, row: int) -> str:
         """The known class of an example, else the predicted one with a question mark."""
@@ -137,7 +142,7 @@ class RunFacts:
         """Predictions of the labels, each without itself; None if no class has two labels."""
         fitted = self.loaded.fitted
         try:
-            return held_out_predictions(lambda known: posteriors_of(fitted.embeddings, known), fitted.labels)
+            return held_out_predictions(lambda known: posteriors_of(fitted.embeddings, known), self.labels)
         except InputError:
             return None
 
@@ -147,7 +152,7 @@ class RunFacts:
         if self.data is not None:
             return judge_data(self.loaded, self.data)
         fitted = self.loaded.fitted
-        hidden = (fitted.labels < 0).nonzero().flatten()
+        hidden = ((fitted.labels < 0) & (self.known >= 0)).nonzero().flatten()
         if self.pictures.truth is not None and len(hidden) and self.classes:
             probability = fitted.posteriors.shares[hidden].amax(1)
             about = f"The {len(hidden):,} training examples whose label was hidden from the method."
@@ -160,7 +165,7 @@ class RunFacts:
             "trained with these labels, so that this is too favourable. Name labelled data that the run has not seen "
             "for a fair judgement: semimetric report RUN DATA."
         )
-        truth = fitted.labels[held_out.rows]
+        truth = self.labels[held_out.rows]
         return Judgement(truth, held_out.predicted, held_out.probability, self.classes, about)
 
     @cached_property
@@ -168,7 +173,7 @@ class RunFacts:
         """Labels that are likely wrong."""
         if self.held_out is None:
             return None
-        return HeldOut(*(column[:LISTED] for column in likely_errors(self.held_out, self.loaded.fitted.labels)))
+        return HeldOut(*(column[:LISTED] for column in likely_errors(self.held_out, self.labels)))
 
     @cached_property
     def duplicates(self) -> Pairs:
@@ -199,8 +204,7 @@ class RunFacts:
         fitted, hits = self.loaded.fitted, self.neighbors[rows, :HITS]
         if self.pictures.truth is not None:
             return (self.known[hits] == self.known[rows][:, None]).double().mean(1)
-        column = torch.searchsorted(fitted.posteriors.classes, self.known[rows])
-        return fitted.posteriors.shares[hits, column[:, None]].mean(1)
+        return fitted.posteriors.shares[hits, self.known[rows][:, None]].mean(1)
 
 
 def read_facts(path: Path, data: Path | None = None, data_dir: Path | None = None) -> RunFacts:
@@ -235,7 +239,7 @@ def judge_data(loaded: LoadedRun, source: Path) -> Judgement:
     truth = torch.tensor([classes.index(str(collection.labels[row])) for row in labelled])
     new = f" {len(others)} of their classes are unknown to the run." if others else ""
     about = f"{len(labelled):,} labelled examples of {source.name}, which the run was not trained on.{new}"
-    return Judgement(truth, fitted.posteriors.classes[best.indices], best.values, classes, about)
+    return Judgement(truth, best.indices, best.values, classes, about)
 
 
 def settings_of(config: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -268,7 +268,7 @@ def _errors(report: Report) -> str:
         return paragraph("No class has two labels, so that no label can be checked against the others.")
     if len(errors.rows) == 0:
         return paragraph("No label is contradicted by the others.")
-    labels, classes = report.fitted.labels, report.facts.classes
+    labels, classes = report.facts.labels, report.facts.classes
     tiles = "".join(
         report.sheet.tile(row, f"{classes[int(labels[row])]}, or {classes[number]}? {100 * share:.0f} %")
         for row, number, share in zip(*(column.tolist() for column in errors), strict=True)

@@ -238,7 +238,7 @@ def _describe(onnx: ModuleType, graph: Any, model: Embedder, fed: Tensor) -> Non
         "input_shape": json.dumps(list(fed.shape[1:])),
         "input_type": str(fed.dtype).removeprefix("torch."),
         "features": str(features),
-        "dimensions": str(dimensions),
+        "dimensions": str(dimensions + (features if model.frozen_share else 0)),
     }
     onnx.helper.set_model_props(graph, notes)
 

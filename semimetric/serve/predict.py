@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from semimetric.core.files import check_output, clear_leftovers
 from semimetric.data import Collection
@@ -66,10 +67,11 @@ def predict_collection(
     pieces, unlike, far = [], [], []
     for piece in embed_chunks(loaded, collection, progress):
         rows |= {name: _row(name, reason=reason) for name, reason in piece.skipped.items()}
+        scores = None if fitted.unknown is None or piece.inputs is None else fitted.unknown.scores(piece.inputs)
         if piece.names:
-            rows |= {row["name"]: row for row in _named(fitted, piece)}
-        if threshold is not None and piece.inputs is not None:
-            beyond = [place for place, name in enumerate(piece.names) if rows[name]["unknown"] > threshold]
+            rows |= {row["name"]: row for row in _named(fitted, piece, scores)}
+        if scores is not None and threshold is not None and piece.inputs is not None:
+            beyond = (scores > threshold).nonzero().flatten().tolist()
             unlike += [piece.names[place] for place in beyond]
             far.append(piece.inputs[beyond])
         pieces.append(piece)
@@ -97,13 +99,13 @@ def _row(name: str, **values: object) -> Row:
     return dict.fromkeys(COLUMNS, "") | {"name": name} | values
 
 
-def _named(fitted: FittedModel, piece: Embedded) -> list[Row]:
-    """A row for each example, with the two likeliest classes."""
+def _named(fitted: FittedModel, piece: Embedded, unknown: Tensor | None) -> list[Row]:
+    """A row for each example, with the two likeliest classes and the score of being of no known class."""
     classes = fitted.examples.classes
     best = fitted.probabilities(piece.embeddings).topk(min(2, len(classes)), dim=1)
     scores: Sequence[object] = [""] * len(piece.names)
-    if fitted.unknown is not None and piece.inputs is not None:
-        scores = [round(score, 6) for score in fitted.unknown.scores(piece.inputs).tolist()]
+    if unknown is not None:
+        scores = [round(score, 6) for score in unknown.tolist()]
     rows = []
     for name, numbers, values, score in zip(
         piece.names, best.indices.tolist(), best.values.tolist(), scores, strict=True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,3 +109,53 @@ def test_fit_reads_the_last_label_of_each_photograph(tmp_path: Path) -> None:
         "blue.png": None,
     }
     assert not found.skipped
+
+
+def test_a_file_that_another_page_made_meanwhile_stays(tmp_path: Path) -> None:
+    path = tmp_path / "run.labels.csv"
+    one, other = opened(path), opened(path)
+    one.set([1], "red")
+    with pytest.raises(RunError, match="made by another page"):
+        other.set([2], "blue")
+    one.set([2], "green")
+    one.close()
+    assert opened(path).labels == ["red", "red", "green", "blue"]
+
+
+def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
+    """The limit on the size of files is that of a process of its own, so that no other test meets it."""
+    path = tmp_path / "run.labels.csv"
+    script = """
+import resource, signal, sys
+from pathlib import Path
+from semimetric.core.errors import RunError
+from semimetric.serve.page.book import LabelBook
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+path = Path(sys.argv[1])
+book = LabelBook(path, ("a", "b", "c", "d"), ("red", None, None, "blue"))
+book.set([1], "red")
+size = path.stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, resource.RLIM_INFINITY))
+try:
+    book.set([2], "green")
+except RunError as error:
+    assert "was not saved" in str(error), error
+else:
+    raise SystemExit("the label was taken for saved")
+assert path.stat().st_size == size, path.read_text()
+assert book.labels[2] is None
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+book.set([2], "blue")
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert opened(path).labels == ["red", "red", "blue", "blue"]
+
+
+def test_a_file_whose_maker_was_killed_is_begun_again(tmp_path: Path) -> None:
+    path = tmp_path / "run.labels.csv"
+    path.write_bytes(b"path,lab")
+    book = opened(path)
+    book.set([1], "red", "\ud800")
+    book.close()
+    assert opened(path).labels == ["red", "red", None, "blue"]

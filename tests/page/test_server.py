@@ -199,3 +199,18 @@ def test_the_bundle_was_built_from_the_sources() -> None:
     assert first is not None
     assert first[1] == digest.hexdigest(), "run: cd web && npm install && npm run build"
     assert "regl-scatterplot 1.16.0 (MIT)" in (static / "LICENSES.txt").read_text()
+
+
+def test_requests_that_are_no_rows_are_refused_in_words(page: TestClient) -> None:
+    for rows in (5, {"a": 1}, None, "ab", [True]):
+        for address in ("/api/examples", "/api/labels", "/api/export"):
+            answer = page.post(address, json={"rows": rows, "label": "red"})
+            assert answer.status_code == 400, (address, rows)
+            assert "rows must be" in answer.json()["error"]
+    nested = page.post("/api/labels", content=b"[" * 200_000)
+    assert nested.status_code == 400
+
+
+def test_a_browser_keeps_no_picture_for_the_next_run_on_this_port(page: TestClient) -> None:
+    for size in ("small", "large"):
+        assert page.get(f"/api/{size}/0").headers["cache-control"] == "no-store"

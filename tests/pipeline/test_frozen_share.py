@@ -74,7 +74,10 @@ def test_given_dimensions_leave_no_room_for_frozen_features(home: tuple[Path, li
 
 def test_the_export_has_both_parts(home: tuple[Path, list[str]], tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
+    onnx = pytest.importorskip("onnx")
     facts = semimetric(
         "export", home[0] / "run", "--onnx", "--check", home[0] / "photos", "-o", tmp_path / "model.onnx", "--json"
     ).json()
     assert facts["largest_difference"] < 1e-5
+    notes = {entry.key: entry.value for entry in onnx.load(tmp_path / "model.onnx").metadata_props}
+    assert int(notes["dimensions"]) == load_run(home[0] / "run").fitted.model.width

@@ -115,3 +115,45 @@ def test_an_estimator_starts_from_a_run(tmp_path: Path) -> None:
     assert second.score(features, classes) >= first.score(features, classes) - 0.01
     with pytest.raises(InputError, match=r"method was 'consensus' and is 'triplet'"):
         sm.SemiMetric("triplet", random_state=0).fit(features, labels, from_run=tmp_path / "run")
+
+
+def _table(path: Path, colours: list[str]) -> Path:
+    """Rows of two classes, which the size tells; every third has a label."""
+    lines = ["size,colour,label"]
+    for row, colour in enumerate(colours):
+        lines.append(f"{row % 2 + row / 100},{colour},{('small', 'large')[row % 2] if row % 3 == 0 else ''}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_columns_of_a_further_table_become_the_features_of_the_run(tmp_path: Path) -> None:
+    first = _table(tmp_path / "first.csv", ["red"] * 20 + ["blue"] * 10)
+    done = semimetric("fit", first, "-o", tmp_path / "run", "--epochs", 2, "--k", 4)
+    assert done.code == 0, done.err
+    more = _table(tmp_path / "more.csv", ["red"] * 20 + ["blue"] * 40)  # blue is the most frequent now
+    start = ("fit", more, "--from", tmp_path / "run", "-o", tmp_path / "second")
+    refused = semimetric(*start, "--types", "size=categorical")
+    assert refused.code == 2
+    assert "those of the run that the fit starts from" in refused.err
+    scaled = semimetric(*start, "--preprocess", "standardize")
+    assert scaled.code == 2
+    assert "preprocess was 'none' and is 'standardize'" in scaled.err
+    done = semimetric(*start)
+    assert done.code == 0, done.err
+    before, after = (load_run(tmp_path / name).fitted.schema for name in ("run", "second"))
+    assert before is not None
+    assert after is not None
+    assert after.as_dict() == before.as_dict()
+    assert after.features == ("size", "colour: red", "colour: blue")
+
+
+def test_columns_of_a_further_frame_become_the_features_of_the_run(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frames = [pandas.read_csv(_table(tmp_path / "t.csv", ["red"] * 20 + ["blue"] * n)) for n in (10, 40)]
+    labels = [frame.pop("label").fillna("") for frame in frames]
+    first = sm.SemiMetric(random_state=0, epochs=2).fit(frames[0], labels[0])
+    sm.save(first, tmp_path / "run")
+    second = sm.SemiMetric(random_state=0).fit(frames[1], labels[1], from_run=tmp_path / "run")
+    assert second.fitted_.schema.as_dict() == first.fitted_.schema.as_dict()
+    assert second.n_features_in_ == 2
+    assert len(second.predict(frames[0])) == 30

@@ -12,6 +12,7 @@ from semimetric.data.readers.folder import IMAGE_SUFFIXES, read_photo_folder
 
 if TYPE_CHECKING:
     from semimetric.data.columns import ColumnChoice
+    from semimetric.data.schema import Schema
 
 
 def read_collection(
@@ -20,6 +21,7 @@ def read_collection(
     label_column: str | None = None,
     id_column: str | None = None,
     choice: ColumnChoice | None = None,
+    schema: Schema | None = None,
 ) -> Collection:
     """Find out what examples there are, and which of them have a label; images are not opened yet.
 
@@ -47,6 +49,8 @@ def read_collection(
         is id, if left out; rows without get their number, in text as a spreadsheet counts, else from 0.
     choice : ColumnChoice, optional
         Columns of a table to leave out or to use alone, and types of columns.
+    schema : Schema, optional
+        The columns of an earlier table, which become features as they did there.
     """
     source = Path(source)
     if os.path.isdir(source):
@@ -60,8 +64,12 @@ def read_collection(
             "and name that with label_column."
         )
     from semimetric.data.columns import ColumnChoice
-    from semimetric.data.readers.tables import read_table
+    from semimetric.data.readers.tables import read_new_table, read_table
 
+    if schema is not None:
+        if choice:
+            raise InputError("drop, columns and types are those of the run that the fit starts from. Leave them out.")
+        return read_new_table(source, schema, label_column, id_column)
     return read_table(source, label_column, id_column, choice or ColumnChoice())
 
 

@@ -85,7 +85,9 @@ def _benchmark_again(
     loaded: LoadedRun, labels: Sequence[str | None], out: Path, data_dir: Path | None
 ) -> dict[str, Any]:
     plan = benchmark_plan(Run(loaded.path))
-    classes = {str(name): number for number, name in enumerate(loaded.fitted.examples.classes)}
+    fitted = loaded.fitted
+    numbers_of = zip(fitted.examples.classes, fitted.posteriors.classes.tolist(), strict=True)
+    classes = {str(name): number for name, number in numbers_of}
     new = sorted({label for label in labels if label is not None} - {*classes})
     if new:
         raise InputError(f"the benchmark {plan.dataset} has no class {new[0]!r}, and its classes are fixed.")

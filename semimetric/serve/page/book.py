@@ -11,13 +11,14 @@ import io
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
 from semimetric.core.errors import InputError, RunError
-from semimetric.core.files import try_lock, write_text
+from semimetric.core.files import sync_folder, try_lock
 from semimetric.data.collection import tidy
 from semimetric.data.labels import is_no_label
 
@@ -120,28 +121,50 @@ class LabelBook:
         """Write all lines of a change with one call, and wait for the disk."""
         if self._file is None:
             self._create()
-        assert self._file is not None
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        text = _lines((self.names[row], label or "", tidy(who)[:LONGEST], now, number) for row, label in entries)
+        who = tidy(who)[:LONGEST].encode(errors="replace").decode()
+        text = _lines((self.names[row], label or "", who, now, number) for row, label in entries)
+        self._write(text)
+
+    def _write(self, text: str) -> None:
+        """Append whole lines to the file, or nothing: a disk may fill up in the middle of them."""
+        assert self._file is not None
+        before, content = os.fstat(self._file).st_size, text.encode()
         try:
-            os.write(self._file, text.encode())
+            while content:
+                content = content[os.write(self._file, content) :]
             os.fsync(self._file)
         except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._file, before)
             raise RunError(f"{self.path} cannot be written: {error}. Make room; the label was not saved.") from error
 
     def _create(self) -> None:
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        given = [(row, label) for row, label in enumerate(self.labels) if label is not None]
-        text = _lines([COLUMNS, *((self.names[row], label, "run", now, 0) for row, label in given)])
+        """Make the file with the labels of the run; one that another page has made meanwhile stays."""
         try:
-            write_text(self.path, text)
+            self._open(os.O_CREAT | os.O_EXCL)
+        except FileExistsError as error:
+            raise RunError(
+                f"{self.path} was made by another page of this run meanwhile. Close both, and open one again."
+            ) from error
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error}. The label was not saved.") from error
-        self._open()
+        try:
+            self._begin()
+        except RunError:
+            self.path.unlink(missing_ok=True)
+            self.close()
+            raise
+        sync_folder(self.path.parent)
 
-    def _open(self) -> None:
-        self._file = os.open(self.path, os.O_RDWR | os.O_APPEND)
-        if not try_lock(self._file):
+    def _begin(self) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        given = [(row, label) for row, label in enumerate(self.labels) if label is not None]
+        self._write(_lines([COLUMNS, *((self.names[row], label, "run", now, 0) for row, label in given)]))
+
+    def _open(self, flags: int = 0) -> None:
+        self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | flags, 0o666)
+        if try_lock(self._file) is False:
             self.close()
             raise RunError(f"{self.path} is in use by another page of this run. Close that one first.")
 
@@ -152,8 +175,15 @@ class LabelBook:
         whole = content.rfind(b"\n") + 1
         if whole < len(content):
             os.ftruncate(self._file, whole)
+        if not whole:  # its maker was killed before anything was in it
+            self._begin()
+            return
         numbers = {name: row for row, name in enumerate(self.names)}
-        for number, entries in _changes(content[:whole].decode(), self.path):
+        try:
+            text = content[:whole].decode()
+        except UnicodeDecodeError as error:
+            raise RunError(f"{self.path} is damaged: it is no UTF-8 text ({error}). Move it away.") from error
+        for number, entries in _changes(text, self.path):
             known = {numbers[name]: label for name, label in entries.items() if name in numbers}
             if number == 0:
                 for row, label in known.items():

@@ -52,7 +52,9 @@ class Desk:
         self.pictures: Pictures = open_pictures(self.loaded, data_dir)
         names = self.fitted.examples.names or tuple(map(str, range(len(self.fitted.labels))))
         self.trained_classes = [str(name) for name in self.fitted.examples.classes]
-        given = [None if n < 0 else self.trained_classes[n] for n in self.fitted.labels.tolist()]
+        given = [
+            None if n < 0 else self.trained_classes[n] for n in self.fitted.columns_of(self.fitted.labels).tolist()
+        ]
         self.book = book or LabelBook(labels_file(run), names, given)
         if self.book.names != names:
             raise RunError(f"{run} has other examples than the labels in {self.book.path}. Serve it on its own.")
@@ -74,11 +76,11 @@ class Desk:
 
     @cached_property
     def predicted(self) -> Tensor:
-        """Predicted class numbers (N,); -1 if the run knows no class."""
+        """Places (N,) of the predicted classes among ``classes``; -1 if the run knows no class."""
         found = self.fitted.posteriors
         if len(found.classes) == 0:
             return torch.full((len(self.names),), -1)
-        return found.classes[found.shares.argmax(1)]
+        return found.shares.argmax(1)
 
     @cached_property
     def map(self) -> tuple[Tensor, str]:
@@ -133,8 +135,10 @@ class Desk:
             for row in self.checked(rows)
         ]
 
-    def checked(self, rows: Sequence[Any]) -> list[int]:
+    def checked(self, rows: Any) -> list[int]:
         """Rows that are numbers of examples; others are refused."""
+        if not isinstance(rows, list | tuple):
+            raise InputError(f"rows must be a list of numbers of examples, got {type(rows).__name__}.")
         for row in rows:
             if not isinstance(row, int) or isinstance(row, bool) or not 0 <= row < len(self.names):
                 raise InputError(f"rows must be numbers of examples, from 0 to {len(self.names) - 1}, got {row!r}.")

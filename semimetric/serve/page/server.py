@@ -175,7 +175,7 @@ async def _body(request: Request, most: int) -> bytes:
 async def _json(request: Request) -> dict[str, Any]:
     try:
         value = json.loads(await _body(request, LARGEST_REQUEST))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"the request is no JSON: {error}.") from error
     if not isinstance(value, dict):
         raise InputError("the request must be a JSON object.")
@@ -204,7 +204,7 @@ class Answers:
 
     async def examples(self, request: Request) -> Response:
         """Some examples in words."""
-        rows = (await _json(request)).get("rows", [])
+        rows = self._desk.checked((await _json(request)).get("rows", []))
         return JSONResponse(await run_in_threadpool(self._desk.examples, rows[:1000]))
 
     async def small(self, request: Request) -> Response:
@@ -220,7 +220,7 @@ class Answers:
         content = await run_in_threadpool(draw, row)
         if content is None:
             raise HTTPException(404, "there is no picture of this example")
-        return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+        return Response(content, media_type="image/jpeg", headers={"Cache-Control": "no-store"})
 
     async def similar(self, request: Request) -> Response:
         """The nearest examples of one of them."""
