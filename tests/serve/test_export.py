@@ -372,7 +372,7 @@ def test_the_page_exports_a_run_and_uses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     expected = digits_run("small-cnn", tmp_path)
-    exporting, using, _ = page_blocks()
+    exporting, _, using, _ = page_blocks()
     assert imported(using) == {"onnxruntime", "sklearn"}
     monkeypatch.chdir(tmp_path)
     names: dict[str, np.ndarray] = {}
