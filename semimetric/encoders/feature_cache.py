@@ -189,7 +189,7 @@ class FeatureCache:
         except sqlite3.Error as error:
             trouble = error
         if getattr(trouble, "sqlite_errorcode", 0) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            self.path.unlink(missing_ok=True)
+            self._remove()
         else:
             self._leave(trouble)
 
@@ -201,9 +201,16 @@ class FeatureCache:
             except (OSError, sqlite3.OperationalError) as error:
                 self._leave(error)
             except sqlite3.DatabaseError:
-                self.path.unlink(missing_ok=True)
-                return _connect(self.path)
+                self._remove()
+                return _connect(self.path if self._usable else ":memory:")
         return _connect(":memory:")
+
+    def _remove(self) -> None:
+        """Remove a damaged file, or do without the cache if that is not allowed."""
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            self._leave(error)
 
     def _leave(self, error: Exception) -> None:
         self._usable = False

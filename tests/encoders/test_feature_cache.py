@@ -133,6 +133,21 @@ def test_a_damaged_or_deleted_file_starts_over(folder: Path, tmp_path: Path) -> 
     assert described(paths)[1] == 6
 
 
+def test_a_damaged_file_that_cannot_be_removed_is_told_and_left_out(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cache" / FILE
+    file.parent.mkdir()
+    file.write_bytes(b"no database at all" * 99)
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError("the folder may not be written to")
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.warns(UserWarning, match="cannot be used: the folder may not be written to"):
+        assert described(sorted(folder.iterdir()))[1] == 6
+
+
 def test_a_cache_that_cannot_be_used_is_told_and_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = sorted(folder.iterdir())
     monkeypatch.setenv("SEMIMETRIC_CACHE", str(paths[0]))

@@ -154,6 +154,8 @@ def test_other_sites_and_hosts_are_refused(page: TestClient) -> None:
     assert page.post("/api/undo", json={}, headers={"Origin": "http://evil.example"}).status_code == 403
     assert page.get("/api/run", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
     assert page.get("/api/run", headers={"Host": "evil.example"}).status_code == 403
+    assert page.get("/api/run", headers={"Host": "["}).status_code == 403
+    assert page.post("/api/undo", json={}, headers={"Origin": "http://["}).status_code == 403
     assert page.post("/api/undo", json={}, headers={"Origin": HERE}).status_code == 200
     answer = page.get("/")
     assert "default-src 'none'" in answer.headers["content-security-policy"]

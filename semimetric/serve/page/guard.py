@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -68,7 +68,7 @@ class Guard:
 
     def _refusal(self, request: Request) -> Response | None:
         """Why a request is not answered; None if it is."""
-        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        host = _parts(f"//{request.headers.get('host', '')}").hostname or ""
         if is_loopback(self._host) and not is_loopback(host):
             return PlainTextResponse("The page answers under the address of this machine alone.", 403)
         if not _same_origin(request.headers):
@@ -90,4 +90,12 @@ def _same_origin(headers: Headers) -> bool:
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return False
     origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == headers.get("host")
+    return origin is None or _parts(origin).netloc == headers.get("host")
+
+
+def _parts(address: str) -> SplitResult:
+    """The parts of an address; all are empty if it is none, such as "http://["."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")
