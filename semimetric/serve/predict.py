@@ -13,6 +13,7 @@ from torch import Tensor
 
 from semimetric.core.files import check_output, clear_leftovers
 from semimetric.data import Collection
+from semimetric.data.readers.folder import IMAGE_SUFFIXES
 from semimetric.model.fitted import FittedModel
 from semimetric.model.folder import LoadedRun
 from semimetric.model.unknown import RISK
@@ -55,7 +56,7 @@ def check_prediction(out: Path, inputs: Sequence[Path] = (), replace: bool = Fal
 def predict_collection(
     loaded: LoadedRun, collection: Collection, risk: float = RISK, progress: Progress | None = None
 ) -> Predictions:
-    """Predict the classes of a collection. Every row of a table has a row, in the same order.
+    """Predict the classes of a collection. Every row of a table has a row, in the same order, and every photograph.
 
     ``risk`` is the share of the examples of known classes that may lose their name so that others get none. With 0 all
     have a name.
@@ -83,7 +84,8 @@ def predict_collection(
     if fitted.unknown is not None and unlike:
         found = fitted.unknown.groups(torch.cat(far))
         groups = tuple(tuple(unlike[place] for place in group.tolist()) for group in found)
-    ordered = [rows[name] for name in collection.order or collection.names]
+    unread = [name for name in collection.skipped if Path(name).suffix.lower() in IMAGE_SUFFIXES]
+    ordered = [rows[name] for name in collection.order or (*collection.names, *unread)]
     counts = len(embedded.names) - len(unlike)
     return Predictions(ordered, counts, tuple(unlike), groups, embedded.skipped, fitted.unknown is not None)
 

@@ -193,6 +193,10 @@ def test_what_cannot_be_read_is_left_out_counted_and_named(tmp_path: Path) -> No
     assert "and 4 more; --json names all" in embedded.out
     told = semimetric("predict", tmp_path / "run", tmp_path / "photos", "-o", tmp_path / "labels.csv", "--json").json()
     assert (told["examples"], set(told["skipped"])) == (len(readable), odd)
+    rows = {row["name"]: row for row in csv.DictReader((tmp_path / "labels.csv").read_text().splitlines())}
+    unread = {name for name in odd if name.endswith((".jpg", ".png", ".webp", ".gif"))}
+    assert set(rows) == readable | unread
+    assert all(rows[name]["reason"] and not rows[name]["label"] for name in unread)
 
 
 def test_names_are_printed_as_they_are(tmp_path: Path) -> None:
