@@ -159,6 +159,7 @@ def test_a_damaged_file_of_descriptors_is_not_taken_for_a_run(birds: Path, tmp_p
         load_examples(described_by(keep), birds, CPU)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("always::semimetric.core.errors.DataWarning")
 def test_warnings_of_a_command_are_sentences(birds: Path, tmp_path: Path) -> None:
     next((birds / "cub200" / "test").rglob("1.png")).write_bytes(b"")
