@@ -1,14 +1,15 @@
-"""Results of cells on disk: one JSON file for each dataset, rewritten atomically after every result."""
+"""Results of cells on disk: one JSON file for each dataset, a line for each result, rewritten atomically after each."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from semimetric.core.errors import RunError
-from semimetric.core.files import read_json, write_json
+from semimetric.core.files import read_json, write_text
 
 FORMAT = 1
 Reuse = Literal["same-code", "any-code", "none"]
@@ -43,7 +44,7 @@ class Records:
             there = {one["key"]: one for one in _read(path)} if path.is_file() else {}
             records = self._by_dataset[record["dataset"]] = there | {record["key"]: record}
             ordered = sorted(records.values(), key=lambda one: (one["command"], one["key"]))
-            write_json(path, {"format": FORMAT, "records": ordered})
+            write_text(path, _text(ordered))
 
     def all(self) -> Iterable[Record]:
         """Every result."""
@@ -61,6 +62,12 @@ def _locked(folder: Path) -> Iterator[None]:
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _text(records: list[Record]) -> str:
+    """JSON with a line for each result: a third of the size of indented JSON, and a change shows as its line."""
+    lines = ",\n".join(json.dumps(record, allow_nan=False) for record in records)
+    return f'{{"format": {FORMAT}, "records": [\n{lines}\n]}}\n'
 
 
 def _read(path: Path) -> list[Record]:

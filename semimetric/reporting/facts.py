@@ -238,7 +238,7 @@ def judge_data(loaded: LoadedRun, source: Path) -> Judgement:
     classes = (*known, *others)
     truth = torch.tensor([classes.index(str(collection.labels[row])) for row in labelled])
     new = f" {len(others)} of their classes are unknown to the run." if others else ""
-    about = f"{len(labelled):,} labelled examples of {source.name}, which the run was not trained on.{new}"
+    about = f"{len(labelled):,} labelled examples of {source.name}.{new}"
     return Judgement(truth, best.indices, best.values, classes, about)
 
 
