@@ -18,9 +18,11 @@ from semimetric.core.settings import setting
 
 _LARGEST = {"rotate": 180.0, "scale": 4.0, "brightness": math.inf, "noise": math.inf}  # of the others: 1
 _WARPS = ("rotate", "scale", "shear")
+_GEOMETRY = (*_WARPS, "crop")
 _COLOURS = ("saturation", "grey")
 _OPTIONAL = (*_WARPS, "brightness", "contrast", "sharpness", "invert", *_COLOURS)
 _FOR_VECTORS = ("noise", "drop")
+_CROP = ("crop", "crop_row", "crop_column")  # drawn only for crops
 _DRAWS = (*_OPTIONAL, "flip", "down", "right", "shear_axis", "cutout_side", "cutout_row", "cutout_column")
 
 
@@ -43,6 +45,9 @@ class Augmentation:
     rotate: float = setting(0.0, "Largest rotation about the centre, in degrees.")
     scale: float = setting(0.0, "Largest zoom about the centre, as a power of 2: 1 is half to twice the size.")
     shear: float = setting(0.0, "Largest slope of a shear, along the rows or along the columns.")
+    crop: float = setting(
+        0.0, "Largest share of the area that is cut away; the rest, in the shape of the image, fills the view."
+    )
     flip: float = setting(0.0, "Probability of mirroring an image left-right.")
     cutout: float = setting(0.0, "Largest side of a zeroed square, as a share of the shorter side of the image.")
     brightness: float = setting(0.0, "Largest value added to an image, as a multiple of its root mean square.")
@@ -177,6 +182,9 @@ class _Dice:
         self._uniform = dict(zip(_DRAWS, uniform.unbind(), strict=False))
         self._signed = dict(zip(_OPTIONAL, (2 * uniform[: len(_OPTIONAL)] - 1).unbind(), strict=True))
         self._chosen = self._choose(uniform[len(_DRAWS) :])
+        if self.on("crop"):
+            drawn = torch.rand((len(_CROP), len(images)), generator=generator, device=images.device)
+            self._uniform |= dict(zip(_CROP, drawn.to(images.dtype).unbind(), strict=True))
 
     def _choose(self, scores: Tensor) -> dict[str, Tensor]:
         """For each optional operation 1 for the images (N,) that get it and 0 for others; empty for all to all."""
@@ -207,6 +215,12 @@ class _Dice:
         """Uniform whole numbers (N,) from 0 to bound - 1, as floating point."""
         return (self._uniform[name] * bound).floor()
 
+    def crop(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Share of a side (N,) that a view shows, and how far right and down its centre is, in halves of a side."""
+        share = (1 - self.augmentation.crop * self._uniform["crop"]).sqrt()
+        right, down = (2 * self._uniform[name] - 1 for name in ("crop_column", "crop_row"))
+        return share, right * (1 - share), down * (1 - share)
+
     def shift(self, name: str, side: int) -> Tensor:
         """Uniform whole pixels (N,) of a translation along a side."""
         most = _pixels(self.augmentation.shift, side)
@@ -219,7 +233,7 @@ def _per_image(values: Tensor) -> Tensor:
 
 def _move(images: Tensor, dice: _Dice) -> Tensor:
     """All geometry of a view in one step, without interpolation where whole pixels will do."""
-    if dice.on(*_WARPS):
+    if dice.on(*_GEOMETRY):
         grid = _grid(images.shape, dice)
         return functional.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     return _move_pixels(images, dice) if dice.on("shift", "flip") else images
@@ -241,12 +255,15 @@ def _move_pixels(images: Tensor, dice: _Dice) -> Tensor:
 def _grid(shape: torch.Size, dice: _Dice) -> Tensor:
     """Where each pixel p of a view is taken from (N, H, W, 2): F S R(t) 2^-z (p - s), for ``grid_sample``.
 
-    F mirrors, S shears along x or y, R(t) turns, 2^z zooms, s shifts. The sum is written out: a matrix product could
-    be rounded to the ten bits of TensorFloat32.
+    F mirrors, S shears along x or y, R(t) turns, 2^z zooms, s shifts. A crop zooms, too, and moves the centre. The sum
+    is written out: a matrix product could be rounded to the ten bits of TensorFloat32.
     """
     height, width = shape[2:]
     turn, slope = dice.amount("rotate") * (math.pi / 180), dice.amount("shear")
     zoom = torch.exp2(-dice.amount("scale"))
+    if dice.on("crop"):
+        share, *centre = dice.crop()
+        zoom = zoom * share
     cos, sin = turn.cos() * zoom, turn.sin() * zoom
     along_x = slope * dice.below("shear_axis", 2)
     along_y = slope - along_x
@@ -255,7 +272,9 @@ def _grid(shape: torch.Size, dice: _Dice) -> Tensor:
     y = torch.stack((mirror * (sin + along_x * cos), along_y * sin + cos), dim=1) * (2 / height)
     right = _centred(width, dice.shift("right", width))[:, None, :, None] * x[:, None, None]
     down = _centred(height, dice.shift("down", height))[:, :, None, None] * y[:, None, None]
-    return right + down
+    if not dice.on("crop"):
+        return right + down
+    return right + down + torch.stack(centre, dim=1)[:, None, None]
 
 
 def _centred(side: int, shift: Tensor) -> Tensor:

@@ -12,14 +12,14 @@ from semimetric.core.checks import check_choice
 from semimetric.data.augmentation import Augmentation, augment, check_augmentation, has_effect
 from semimetric.data.randaugment import RandAugment, check_images
 
-AugmentationKind = Literal["digits", "objects", "randaugment", "photographs", "vectors"]
+AugmentationKind = Literal["digits", "objects", "randaugment", "photographs", "crops", "vectors"]
 AugmentationStrength = Literal["weak", "strong"]
-ViewKind = Literal["auto", "digits", "objects", "randaugment", "photographs", "vectors", "none"]
+ViewKind = Literal["auto", "digits", "objects", "randaugment", "photographs", "crops", "vectors", "none"]
 VIEW_KINDS: tuple[ViewKind, ...] = get_args(ViewKind)
 VIEW_HELP = (
     "Views: of digits (never mirrored), objects, randaugment (objects, strongly changed as by FixMatch), photographs "
-    "(gentle, for pretrained networks), vectors, or none; auto takes grey images for digits and colour ones for "
-    "objects."
+    "(gentle, for pretrained networks), crops (16 % of the area or more), vectors, or none; auto takes grey images for "
+    "digits and colour ones for objects."
 )
 
 
@@ -28,6 +28,7 @@ WEAK: Mapping[str, Augmentation] = {
     "objects": Augmentation(flip=0.5, shift=1 / 8),
     "randaugment": Augmentation(flip=0.5, shift=1 / 8),
     "photographs": Augmentation(flip=0.5),
+    "crops": Augmentation(flip=0.5),
     "vectors": Augmentation(noise=0.05),
 }
 """Views that hardly anyone would call another picture."""
@@ -39,6 +40,7 @@ STRONG: Mapping[str, Augmentation | RandAugment] = {
     ),
     "randaugment": RandAugment(WEAK["randaugment"]),
     "photographs": Augmentation(flip=0.5, shift=1 / 16, scale=0.3, brightness=0.2, contrast=0.2, saturation=0.2),
+    "crops": Augmentation(flip=0.5, crop=0.84),
     "vectors": Augmentation(noise=0.15, drop=0.2),
 }
 """Views that take some looking, of the same class still."""

@@ -18,7 +18,7 @@ from semimetric.core.draws import own_draws
 from semimetric.core.errors import InputError
 from semimetric.data.preprocess import IMAGENET_MEAN, IMAGENET_STD
 from semimetric.encoders.headless import check_images, conversion
-from semimetric.encoders.regions import RMAC
+from semimetric.encoders.regions import RMAC, AverageMaximum
 from semimetric.encoders.spec import EncoderSpec
 from semimetric.encoders.weights import load_tensors, read_weights
 
@@ -26,6 +26,7 @@ SMALLEST = 64  # height and width of an image, in pixels
 
 _BVLC_MEAN = (123.0, 117.0, 104.0)  # of red, green and blue in 0..255
 _BVLC, _TORCHVISION = "conv1/7x7_s2.w", "conv1.conv.weight"  # the first tensor of each file
+_NEAR = 2  # channels on either side in response normalisation
 _NO_FEATURES = ("loss1/", "loss2/", "loss3/", "fc.", "aux1.", "aux2.")  # the classifiers of BVLC and torchvision
 
 _INCEPTIONS = {
@@ -40,6 +41,24 @@ _INCEPTIONS = {
     "5b": (832, 384, 192, 384, 48, 128, 128),
 }
 """Channels in, then of the 1x1, 3x3 reduction, 3x3, 5x5 reduction, 5x5 and pool projection: Table 1 of the paper."""
+
+
+class ResponseNorm(nn.Module):
+    """Local response normalisation as in Caffe: x / (1 + 1e-4 / 5 Σ x²)^0.75 over five neighbouring channels.
+
+    Torch's own takes an average pool in three dimensions, which is three times slower.
+    """
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Maps (N, C, H, W) in the same shape and type; sums are at least in float32."""
+        channels = maps.shape[1]
+        squares = maps.to(torch.promote_types(maps.dtype, torch.float32)).square()
+        padded = nn.functional.pad(squares, (0, 0, 0, 0, _NEAR, _NEAR))
+        sums = squares
+        for first in (0, 1, 3, 4):  # the channels before and after each one
+            sums = sums + padded[:, first : first + channels]
+        root = torch.rsqrt(1.0 + 1e-4 / (2 * _NEAR + 1) * sums)
+        return (maps * (root * root.sqrt())).to(maps.dtype)
 
 
 class Unit(nn.Module):
@@ -122,7 +141,7 @@ def _layers(batch_norm: bool) -> nn.Sequential:
     """The layers in Caffe's order: the first response normalisation follows its pool, the second precedes it."""
     unit = partial(Unit, batch_norm=batch_norm)
     pool = partial(nn.MaxPool2d, kernel_size=3, stride=2, ceil_mode=True)
-    norm = nn.Identity() if batch_norm else nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0)  # as in Caffe
+    norm = nn.Identity() if batch_norm else ResponseNorm()
     layers: OrderedDict[str, nn.Module] = OrderedDict(conv1=unit(3, 64, 7, stride=2), pool1=pool(), norm1=norm)
     layers |= OrderedDict(conv2_reduce=unit(64, 64, 1), conv2=unit(64, 192, 3), norm2=norm, pool2=pool())
     for name, widths in _INCEPTIONS.items():
@@ -202,3 +221,4 @@ def googlenet_spec(name: str, around: Callable[[GoogLeNet], nn.Module], **furthe
 
 GOOGLENET = googlenet_spec("googlenet", lambda network: network, recognises=_recognises, checkpoint="googlenet")
 GOOGLENET_RMAC = googlenet_spec("googlenet-rmac", RMAC)
+GOOGLENET_AVGMAX = googlenet_spec("googlenet-avgmax", AverageMaximum)

@@ -1,4 +1,4 @@
-"""Regional maximum activations of convolutions (Tolias, Sicre, Jégou, ICLR 2016): maps pooled over regions."""
+"""Pooling of maps: over regions, R-MAC (Tolias, Sicre, Jégou, ICLR 2016), or average plus maximum over all of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from semimetric.core.errors import InputError
 from semimetric.encoders.features import unit_features
 
 OVERLAP = 0.4  # share of a region, about, that the next one along the longer side covers too
+ON_GPU = 4  # times as many images at a time as on a CPU
 MOST_EXTRA = 6  # regions that the longer side may have above the shorter
 
 
@@ -65,7 +66,8 @@ class RMAC(nn.Module):
     levels
         Levels of regions, see ``rmac``.
     chunk
-        Images seen at a time in evaluation mode, to save memory; in training mode a batch stays whole.
+        Images that a CPU sees at a time in evaluation mode, to save memory; a GPU sees four times as many. In training
+        mode a batch stays whole.
     training_sides
         The sides in training mode, to save time and memory; by default the smallest of ``sides`` alone.
     """
@@ -89,14 +91,34 @@ class RMAC(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """One unit row for each image."""
-        pieces = (images,) if self.training else images.split(self.chunk)
+        chunk = self.chunk if images.is_cpu else ON_GPU * self.chunk
+        pieces = (images,) if self.training else images.split(chunk)
         return torch.cat([self._describe(piece) for piece in pieces])
 
     def _describe(self, images: Tensor) -> Tensor:
-        features = getattr(self.network, "features", self.network)
         sides = self.training_sides if self.training else self.sides
-        rows = [rmac(features(resize_longer(images, side)), self.levels) for side in sides]
+        rows = [rmac(_maps(self.network, resize_longer(images, side)), self.levels) for side in sides]
         return unit_features(torch.stack(rows).sum(0))
+
+
+class AverageMaximum(nn.Module):
+    """Images (N, 3, H, W) -> (N, K): the average of a network's maps over all positions plus their maximum."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """One row for each image."""
+        maps = _maps(self.network, images)
+        rows: Tensor = maps.mean((2, 3)) + maps.amax((2, 3))
+        return rows
+
+
+def _maps(network: nn.Module, images: Tensor) -> Tensor:
+    """Maps (N, K, h, w): of ``network.features``, or of the network itself where it has none."""
+    maps: Tensor = getattr(network, "features", network)(images)
+    return maps
 
 
 def resize_longer(images: Tensor, side: int) -> Tensor:

@@ -27,6 +27,7 @@ _FROM_SCRATCH = {
 _PRETRAINED = {
     "googlenet": "semimetric.encoders.googlenet:GOOGLENET",
     "googlenet-rmac": "semimetric.encoders.googlenet:GOOGLENET_RMAC",
+    "googlenet-avgmax": "semimetric.encoders.googlenet:GOOGLENET_AVGMAX",
     "efficientnet-lite0": "semimetric.encoders.efficientnet_lite:EFFICIENTNET_LITE0",
     "efficientnet-lite1": "semimetric.encoders.efficientnet_lite:EFFICIENTNET_LITE1",
     "efficientnet-lite2": "semimetric.encoders.efficientnet_lite:EFFICIENTNET_LITE2",

@@ -6,7 +6,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -233,12 +233,22 @@ class PredictsClasses(Method[C]):
 class LearnsFromAverage(Method[C]):
     """A method whose teacher is the running average of the weights; training refuses ``average`` 0."""
 
+    @property
+    def taught(self) -> bool:
+        """Whether the settings ask for the teacher; without it ``teach`` is not called."""
+        return True
+
     @abstractmethod
     def teach(self, features: Tensor, constraints: C) -> C:
         """The constraints of a batch for ``loss``, with what the teacher says of the same views. No gradients.
 
         The averages of the encoder gave the ``features``, and the parameters of this method are averages, too.
         """
+
+
+def is_taught(method: Method[Any]) -> TypeGuard[LearnsFromAverage[Any]]:
+    """Whether a method learns from the running average of the weights."""
+    return isinstance(method, LearnsFromAverage) and method.taught
 
 
 def shuffled_batches(count: int, size: int, generator: torch.Generator) -> Tensor:

@@ -23,9 +23,9 @@ from semimetric.core.settings import setting
 from semimetric.core.space import Range, Space
 from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
 from semimetric.encoders import unit_features
-from semimetric.graph import Posteriors, cosine_posteriors, names_and_confidence, upper_quartiles
-from semimetric.losses import contrastive_loss
-from semimetric.methods.base import Examples, LearnsMetric, Needs, PredictsClasses
+from semimetric.graph import Posteriors, cosine_posteriors, names_and_confidence, nearest_neighbors, upper_quartiles
+from semimetric.losses import contextual_targets, contrastive_loss, relaxed_contrastive_loss
+from semimetric.methods.base import Examples, LearnsFromAverage, LearnsMetric, Needs, PredictsClasses
 from semimetric.methods.baseline import head_logits, take_over
 from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, GRAPH, HELD_OUT_CLASSES, LR, Values, on_photographs
 from semimetric.methods.naming import RunningNames
@@ -71,6 +71,8 @@ class Agreement:
     confidence: Tensor  # (n,) in [0, 1]
     weights: Tensor  # (n,) in the loss
     known: Tensor  # (n,) whether the example is labelled
+    neighbours: Tensor  # (n, q) rows of the working set: the example itself, then its nearest neighbours
+    outputs: Tensor  # (n, l) points of the examples, or (2n, l) of their views by the averaged network; l = 0: unused
     classes: Tensor  # (C,)
 
     def __len__(self) -> int:
@@ -82,14 +84,18 @@ class Agreement:
         return self.shares.argmax(1)
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Agreement]:
-        """``n // size`` batches: an eighth is drawn from the labelled examples, the rest from all in random order."""
+        """``n // size`` batches: an eighth is drawn from the labelled examples, the rest from all in random order.
+
+        Each of the rest brings its neighbours along, so with q of them only one in q is drawn.
+        """
         labelled = self.known.nonzero().flatten().cpu()
         first = max(int(LABELLED_SHARE * size), 1 if size > 1 else 0)
-        batches = len(self) // size
+        batches, width = len(self) // size, self.neighbours.shape[1]
+        queries = -(-(size - first) // width)
         drawn = labelled[torch.randint(len(labelled), (batches, first), generator=generator)]
-        order = torch.randperm(len(self), generator=generator)[: batches * (size - first)]
-        rows = torch.cat([drawn, order.reshape(batches, size - first)], dim=1).to(self.known.device)
-        for at in rows:
+        order = torch.randperm(len(self), generator=generator)[: batches * queries].to(self.known.device)
+        near = self.neighbours[order].reshape(batches, queries * width)[:, : size - first]
+        for at in torch.cat([drawn.to(near.device), near], dim=1):
             yield self._at(at)
 
     def _at(self, rows: Tensor) -> Agreement:
@@ -142,6 +148,14 @@ class ConsensusSettings:
     contrast_temperature: float = setting(0.1, "Temperature of that contrastive loss.")
     instance: float = setting(0.3, "Weight of the contrastive loss between two views of the same example.")
     instance_temperature: float = setting(0.1, "Temperature of the contrastive loss between views.")
+    context: float = setting(
+        0.0,
+        "Weight of STML's contrastive loss, whose soft targets are the averaged network's distances and shared "
+        "neighbours. Above 0 it needs average above 0.",
+    )
+    neighbours: int = setting(
+        1, "Examples that a batch takes for each one drawn: itself and its nearest neighbours; 1 takes no neighbours."
+    )
     components: int = setting(0, "Dimensions of the embedding, at most the encoder's d; 0 keeps all d.")
     metric: Literal["principal", "within"] = setting(
         "principal", "Metric: principal components, or components whitened by the within-class covariance."
@@ -153,7 +167,8 @@ class ConsensusSettings:
         check_fraction(self.gamma, "gamma")
         if not 0.0 <= self.head_share <= 1.0:
             raise InputError(f"head_share must be between 0 and 1, got {self.head_share}.")
-        for name in ("consistency", "contrast", "instance", "components"):
+        check_at_least(self.neighbours, 1, "neighbours")
+        for name in ("consistency", "contrast", "instance", "context", "components"):
             check_not_negative(getattr(self, name), name)
         for name in ("contrast_temperature", "instance_temperature", "shrinkage"):
             check_positive(getattr(self, name), name)
@@ -162,7 +177,7 @@ class ConsensusSettings:
         check_choice(self.metric, ("principal", "within"), "metric")
 
 
-class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
+class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement], LearnsFromAverage[Agreement]):
     """Pseudo-labels from graph and head; consistency and contrastive losses on augmented views."""
 
     name = "consensus"
@@ -235,7 +250,15 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
         confidence = certainty(shares) * veto
         weights = self._selected(self._compared(confidence, known), named, known)
         nodes = torch.arange(len(labels), device=labels.device)
-        return Agreement(nodes, shares, graph.shares, veto, confidence, weights, known, self.classes)
+        named_by = (shares, graph.shares, veto, confidence, weights, known)
+        outputs = points if self.taught else points[:, :0]
+        return Agreement(nodes, *named_by, self._neighbours(points, nodes), outputs, self.classes)
+
+    def _neighbours(self, points: Tensor, nodes: Tensor) -> Tensor:
+        """(n, q) each row and its nearest."""
+        others = min(self.settings.neighbours, len(points)) - 1
+        nearest = [nearest_neighbors(points, others)] if others else []
+        return torch.cat([nodes[:, None], *nearest], dim=1)
 
     def _graph_posteriors(self, points: Tensor, labels: Tensor) -> Posteriors:
         return cosine_posteriors(points, labels, self.settings.k, self.settings.gamma)
@@ -308,7 +331,24 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement]):
         embedded = points if s.metric == "within" else metric.transform(features)
         contrast = contrastive_loss(embedded, targets.repeat(2), weights.repeat(2), s.contrast_temperature)
         instance = contrastive_loss(embedded, constraints.nodes.repeat(2), None, s.instance_temperature)
-        return supervised + s.consistency * consistency + s.contrast * contrast + s.instance * instance
+        loss = supervised + s.consistency * consistency + s.contrast * contrast + s.instance * instance
+        return loss + s.context * self._context(embedded, constraints) if s.context else loss
+
+    @property
+    def taught(self) -> bool:
+        """With ``context`` alone."""
+        return self.settings.context > 0
+
+    def teach(self, features: Tensor, constraints: Agreement) -> Agreement:
+        """The batch with the points of its views by the averaged network."""
+        return dataclasses.replace(constraints, outputs=self._points(features))
+
+    def _context(self, points: Tensor, batch: Agreement) -> Tensor:
+        """STML's loss: pairs that the averaged network finds alike shall be near; two labels decide it themselves."""
+        views = len(points) // len(batch)
+        labels = torch.where(batch.known, batch.targets, -1).repeat(views)
+        outputs = batch.outputs.repeat(len(points) // len(batch.outputs), 1)
+        return relaxed_contrastive_loss(points, contextual_targets(outputs, batch.nodes.repeat(views), labels))
 
     def _named(self, weak: Tensor, batch: Agreement) -> Agreement:
         """The batch with pseudo-labels of this step: the graph's posteriors and the logits of the weak views."""

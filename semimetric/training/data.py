@@ -11,7 +11,7 @@ from torch import Tensor
 
 from semimetric.core.arrays import as_tensor, check_finite, check_labels
 from semimetric.core.errors import InputError
-from semimetric.methods import LearnsFromAverage, LearnsMetric, Method, PredictsClasses
+from semimetric.methods import LearnsMetric, Method, PredictsClasses, is_taught
 from semimetric.training.settings import TrainingSettings
 
 
@@ -99,7 +99,7 @@ def check_trainable(method: Method[Any], settings: TrainingSettings) -> None:
             f"lr is 0, which freezes the encoder, and method {method.name!r} trains nothing else. Set lr above 0, or "
             "use a method that learns a metric, such as 'lrml'."
         )
-    if isinstance(method, LearnsFromAverage) and settings.average == 0:
+    if is_taught(method) and settings.average == 0:
         raise InputError(
             f"method {method.name!r} learns from the running average of the weights, and average is 0, which keeps "
             "none. Set average to a number below 1, such as 0.99."

@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 from semimetric.core.errors import DivergedError
 from semimetric.encoders import features_of
-from semimetric.methods import LearnsFromAverage, LearnsMetric, Method
+from semimetric.methods import LearnsFromAverage, LearnsMetric, Method, is_taught
 from semimetric.metric import GraphedFunction, Metric
 from semimetric.training.average import RunningAverage
 from semimetric.training.optimizer import create_state
@@ -44,8 +44,7 @@ class TrainingStep:
     def __post_init__(self) -> None:
         learner = self.method if self.update_metric and isinstance(self.method, LearnsMetric) else None
         self._metric_learner = learner
-        pupil = self.method if isinstance(self.method, LearnsFromAverage) else None
-        self._teacher = None if pupil is None else _Teacher(self.encoder, pupil, self.precision)
+        self._teacher = _Teacher(self.encoder, self.method, self.precision) if is_taught(self.method) else None
         capturable = self.method.capturable_loss and (learner is None or learner.capturable_metric)
         if self.inputs.is_cuda and capturable:
             self._graphed = GraphedFunction(self._on_tensors, self._changed_by_a_step)

@@ -154,6 +154,20 @@ def test_zoom_is_a_power_of_two_up_to_its_range() -> None:
     assert_fills(maps[:, 0, 0].log2(), 0.5)
 
 
+def test_a_crop_keeps_at_least_its_share_of_the_area_and_stays_inside() -> None:
+    maps, offsets = source_maps(Augmentation(crop=0.84), 1000, 20, 12)
+    torch.testing.assert_close(maps, maps[:, :1, :1] * torch.eye(2))
+    shares = maps[:, 0, 0]
+    kept = shares.square()
+    assert 0.16 <= float(kept.min()) < 0.17
+    assert 0.99 < float(kept.max()) <= 1.0
+    assert abs(float(kept.mean()) - 0.58) < 0.02  # uniform in the area
+    room = (1 - shares)[:, None] * torch.tensor([6.0, 10.0])  # halves of the width and the height
+    assert bool((offsets.abs() <= room + 1e-6).all())
+    assert float((offsets / room)[kept < 0.9].abs().max()) > 0.98
+    assert abs(float((offsets / room)[kept < 0.9].mean())) < 0.05
+
+
 def test_shear_is_along_rows_or_columns_up_to_its_range() -> None:
     maps, _ = source_maps(Augmentation(shear=0.4), 1000, 9, 12)
     slopes = maps - torch.eye(2)

@@ -135,7 +135,7 @@ def test_no_views_are_the_examples_once_for_each_strength() -> None:
 
 
 def test_unknown_kinds_are_refused_with_the_known_ones() -> None:
-    known = "auto, digits, objects, randaugment, photographs, vectors, none"
+    known = "auto, digits, objects, randaugment, photographs, crops, vectors, none"
     assert ", ".join(VIEW_KINDS) == known
     with pytest.raises(InputError, match=f"^augmentation must be one of {known}, got 'faces'"):
         preset_views(pictures(5, 1, 8, 8), "faces", ("weak",))

@@ -14,6 +14,7 @@ SHAPES = {
     "efficientnet-lite1": (3, 32, 32),
     "efficientnet-lite2": (3, 32, 32),
     "googlenet": (3, 64, 64),
+    "googlenet-avgmax": (3, 64, 64),
     "linear": (9,),
     "paper-mnist": (1, 28, 28),
     "paper-cifar10": (3, 32, 32),

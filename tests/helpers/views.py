@@ -20,7 +20,7 @@ OPTIONAL = {
 }
 ALWAYS = {"shift": 0.2, "flip": 0.5, "cutout": 0.4, "noise": 0.1, "drop": 0.1}
 EVERYTHING = Augmentation(**OPTIONAL, **ALWAYS)
-KINDS = ["digits", "objects", "photographs", "vectors"]
+KINDS = ["digits", "objects", "photographs", "crops", "vectors"]
 STRENGTHS = ["weak", "strong"]
 
 

@@ -14,6 +14,7 @@ from semimetric.core.errors import InputError
 from semimetric.data import augment, augmentation_for
 from semimetric.encoders import build_encoder, unit_features
 from semimetric.graph import class_posteriors, nearest_neighbors
+from semimetric.losses import contextual_targets, relaxed_contrastive_loss
 from semimetric.losses.contrastive import FLOOR
 from semimetric.methods import build_method
 from semimetric.methods.baseline import SHARPNESS
@@ -37,7 +38,9 @@ def agreement_of(shares: Tensor, known: Tensor) -> Agreement:
     """What rows of posteriors of the classes 3, 8, 13, ... say, of which the ``known`` ones are labels."""
     names = 5 * torch.arange(shares.shape[1]) + 3
     sure = certainty(shares)
-    return Agreement(torch.arange(len(shares)), shares, shares, torch.ones_like(sure), sure, sure, known, names)
+    nodes = torch.arange(len(shares))
+    sides = (nodes[:, None], shares[:, :0])
+    return Agreement(nodes, shares, shares, torch.ones_like(sure), sure, sure, known, *sides, names)
 
 
 def agreement(count: int = 90, labelled: int = 12, unsure: int = 0) -> Agreement:
@@ -160,7 +163,9 @@ def test_statistics_count_the_unlabelled_examples_alone() -> None:
     known = torch.tensor([True, True, False, False, False, False])
     counted = torch.where(confidence > 0.92, confidence, 0.0)  # what trains says nothing of how sure it is
     veto = torch.ones_like(confidence)
-    found = Agreement(torch.arange(6), shares, shares, veto, confidence, counted, known, torch.tensor([3, 8]))
+    nodes = torch.arange(6)
+    sides = (nodes[:, None], shares[:, :0], torch.tensor([3, 8]))
+    found = Agreement(nodes, shares, shares, veto, confidence, counted, known, *sides)
     points = torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     method = prepared(points, torch.tensor([3, 8, -1, -1, -1, -1]), width=2)
     with torch.no_grad():
@@ -421,8 +426,10 @@ def test_a_projection_is_learned_with_the_network() -> None:
         ({"instance_temperature": -0.1}, "instance_temperature must be a finite number above 0"),
         (
             {"augmentation": "sounds"},
-            "augmentation must be one of auto, digits, objects, randaugment, photographs, vectors, none, got 'sounds'",
+            "augmentation must be one of auto, digits, .*, photographs, crops, vectors, none, got 'sounds'",
         ),
+        ({"context": -1.0}, "context must be"),
+        ({"neighbours": 0}, "neighbours must be at least 1"),
         ({"temperature": 0.1}, "has no setting 'temperature'"),
     ],
 )
@@ -435,3 +442,58 @@ def test_too_few_examples_for_the_graph_are_refused() -> None:
     points, classes = clusters([6, 6], 0.2)
     with pytest.raises(InputError, match=r"k must be below the number of examples in the graph \(12.*got 12"):
         trainer_of(points, first_labels(classes, [2, 2]), {"k": 12})
+
+
+def test_a_batch_takes_the_neighbours_of_what_it_draws(named) -> None:
+    points, labels = named
+    found = prepared(points, labels, neighbours=4).constraints(points, labels)
+    assert torch.equal(found.neighbours[:, 1:], nearest_neighbors(points, 3))
+    batches = list(found.minibatches(18, seeded()))
+    assert len(batches) == 90 // 18
+    queries = []
+    for batch in batches:
+        assert bool(batch.known[:2].all())  # the eighth that is labelled comes first
+        groups = batch.nodes[2:].reshape(4, 4)
+        queries += groups[:, 0].tolist()
+        assert torch.equal(groups, found.neighbours[groups[:, 0]])
+    assert len(set(queries)) == len(queries)
+
+
+def test_without_neighbours_batches_are_drawn_as_ever(named) -> None:
+    points, labels = named
+    found = prepared(points, labels).constraints(points, labels)
+    batch = next(iter(found.minibatches(16, seeded(3))))
+    generator = seeded(3)
+    drawn = found.known.nonzero().flatten()[torch.randint(15, (5, 2), generator=generator)]
+    order = torch.randperm(90, generator=generator)[: 5 * 14].reshape(5, 14)
+    assert torch.equal(batch.nodes, torch.cat([drawn[0], order[0]]))
+
+
+def test_context_adds_the_loss_of_stml_with_targets_of_the_averaged_network(named) -> None:
+    points, labels = named
+    method = prepared(points, labels, context=0.7, neighbours=3)
+    plain = prepared(points, labels, neighbours=3)
+    batch = next(iter(method.constraints(points, labels).minibatches(16, seeded())))
+    views = unit_features(torch.randn(32, WIDTH, generator=seeded(1)))
+    teacher = unit_features(torch.randn(32, WIDTH, generator=seeded(2)))
+    taught = method.teach(teacher, batch)
+    known = torch.where(batch.known, batch.targets, -1).repeat(2)
+    targets = contextual_targets(teacher, batch.nodes.repeat(2), known)
+    metric = Metric.identity(WIDTH)
+    added = method.loss(metric, views, taught) - plain.loss(metric, views, batch)
+    assert float(added.detach()) == pytest.approx(0.7 * float(relaxed_contrastive_loss(views, targets)), rel=1e-4)
+
+
+def test_only_context_asks_for_the_averaged_network(named) -> None:
+    points, labels = named
+    data = TrainingData(points, labels)
+    settings = training_settings("consensus", epochs=2, average=0.0, hold_back=0.0)
+    encoder = build_encoder("linear", (WIDTH,), 0)
+    assert not prepared(points, labels).taught
+    Trainer(encoder, build_method("consensus"), data, settings)
+    with pytest.raises(InputError, match=r"'consensus' learns from the running average .* average is 0"):
+        Trainer(encoder, build_method("consensus", context=1.0), data, settings)
+    taught = build_method("consensus", context=1.0, neighbours=4, k=6)
+    settings = training_settings("consensus", epochs=2, hold_back=0.0, batch_size=32)
+    found = Trainer(build_encoder("mlp", (WIDTH,), 0), taught, data, settings).fit()
+    assert found.epochs == 2

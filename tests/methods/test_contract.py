@@ -13,11 +13,11 @@ from semimetric.core.errors import InputError
 from semimetric.encoders import unit_features
 from semimetric.methods import (
     METHODS,
-    LearnsFromAverage,
     LearnsMetric,
     Method,
     PredictsClasses,
     build_method,
+    is_taught,
     method_names,
 )
 from semimetric.methods.baseline import Baseline
@@ -59,7 +59,7 @@ def inputs_of(method: Method, points: Tensor) -> Tensor:
 
 def settings_for(method: Method, **values) -> TrainingSettings:
     """Settings of training that keep the last model, and an average where the method learns from it."""
-    needed = {"average": 0.9} if isinstance(method, LearnsFromAverage) else {}
+    needed = {"average": 0.9} if is_taught(method) else {}
     return TrainingSettings(selection="last", **needed | values)
 
 
@@ -405,7 +405,7 @@ def test_a_capturable_step_reads_no_value_on_the_host(method: Method, working_se
     optimizer = torch.optim.SGD([*encoder.parameters(), *method.parameters()], lr=0.1, momentum=0.9)
     inputs = inputs_of(method, points).to("meta")
     update_metric = isinstance(method, LearnsMetric) and method.capturable_metric
-    average = RunningAverage([encoder], 0.9, [method]) if isinstance(method, LearnsFromAverage) else None
+    average = RunningAverage([encoder], 0.9, [method]) if is_taught(method) else None
     step = TrainingStep(encoder, method, optimizer, inputs, update_metric, average=average)
     metric = method.initial_metric(WIDTH, torch.Generator().manual_seed(0)).to("meta")
     updated = step(metric, step.views([batch.nodes.to("meta")])[0], abstract)
@@ -439,7 +439,7 @@ def test_a_frozen_encoder_is_refused_where_nothing_else_learns(method: Method, w
 def test_a_method_that_learns_from_the_average_is_refused_without_one(method: Method, working_set) -> None:
     points, labels, _ = working_set
     data, settings = TrainingData(inputs_of(method, points), labels), TrainingSettings(lr=1e-3, selection="last")
-    if not isinstance(method, LearnsFromAverage):
+    if not is_taught(method):
         assert Trainer(linear_encoder(), method, data, settings).average is None
         return
     with pytest.raises(InputError, match=r"learns from the running average .* average is 0.*such as 0.99"):

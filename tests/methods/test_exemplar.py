@@ -332,7 +332,7 @@ def test_training_on_duplicates_stays_finite(augmentation: str) -> None:
         ({"exemplars": 1}, "exemplars must be at least 2, got 1"),
         (
             {"augmentation": "faces"},
-            "augmentation must be one of auto, digits, objects, randaugment, photographs, vectors, none, got",
+            "augmentation must be one of auto, digits, objects, randaugment, photographs, crops, vectors, none, got",
         ),
         ({"components": -1}, "components must be a finite number of at least 0, got -1"),
     ],
