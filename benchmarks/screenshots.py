@@ -10,6 +10,7 @@ import argparse
 import io
 import os
 import pty
+import re
 import subprocess
 import sys
 import tempfile
@@ -47,22 +48,34 @@ def in_terminal(arguments: list[str]) -> str:
     return said.decode(errors="replace")
 
 
-def last_screen(said: str, lines: int = 22) -> str:
-    """The last lines as they stay on the screen, without what was overwritten."""
-    kept = [line.rsplit("\r", 1)[-1] for line in said.replace("\r\n", "\n").split("\n")]
-    return "\n".join([line for line in kept if line.strip()][-lines:])
+def screen(said: str) -> str:
+    """What stands on the screen after all that was written: lines may be cleared, and written again from below."""
+    lines, row = [""], 0
+    for part in re.split(r"(\x1b\[[\d;?]*[A-Za-z]|\r|\n)", said):
+        if part == "\n":
+            row += 1
+            lines += [""] * (row == len(lines))
+        elif part == "\r" or part.endswith("[2K"):
+            lines[row] = "" if part != "\r" else lines[row]
+        elif up := re.fullmatch(r"\x1b\[(\d*)A", part):
+            row -= int(up[1] or 1)
+        elif not part.startswith("\x1b") or part.endswith("m"):
+            lines[row] += part
+    return "\n".join(line for line in lines if line.strip())
 
 
 def terminal_picture(chromium: Any, run: Path, epochs: str, said: str) -> None:
-    """The end of a fit, below its command."""
-    console = Console(record=True, width=100, file=io.StringIO())
+    """A fit in its fifth epoch, and its end."""
     words = " ".join([*FIT, "runs/digits", "--epochs", epochs])
-    console.print(Text(f"$ semimetric {words}"))
-    console.print(Text.from_ansi(last_screen(said).replace(str(run), "runs/digits")))
-    drawn = console.export_svg(title="semimetric")
-    page = chromium.new_page(viewport={"width": 1240, "height": 800})
-    page.set_content(f'<body style="margin:0;width:1100px">{drawn}</body>')
-    page.locator("svg").first.screenshot(path=str(DOCS / "terminal.png"))
+    windows, fifth = [], said[: said.rindex("\r", 0, said.index("epoch 5 of"))]
+    for title, shown in (("in the fifth epoch", fifth), ("at the end", said)):
+        console = Console(record=True, width=100, file=io.StringIO())
+        console.print(Text(f"$ semimetric {words}"))
+        console.print(Text.from_ansi(screen(shown).replace(str(run), "runs/digits")))
+        windows.append(console.export_svg(title=title))
+    page = chromium.new_page(viewport={"width": 1100, "height": 900})
+    page.set_content(f'<body style="margin:0"><div style="width:1100px">{"".join(windows)}</div></body>')
+    page.locator("div").screenshot(path=str(DOCS / "terminal.png"))
     page.close()
 
 
@@ -92,7 +105,7 @@ def page_picture(chromium: Any, address: str) -> None:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--epochs", default="6", help="epochs of the run in the pictures")
+    options.add_argument("--epochs", default="8", help="epochs of the run in the pictures, more than 5")
     return options
 
 

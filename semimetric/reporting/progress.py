@@ -1,30 +1,44 @@
-"""Training progress of a command: a bar with rate and remaining time, or plain lines, and warnings."""
+"""Training progress of a command: a line for each epoch above a bar with the time left, or plain lines; warnings."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
-from semimetric.reporting.terminal import marked
+from semimetric.reporting.terminal import marked, visible
 from semimetric.training import progress
+
+BRIEF = 0.3
+"""Seconds that an epoch must take to have a line on a terminal; of briefer ones some have."""
 
 
 class RichProgress(progress.Progress):
-    """A progress bar on ``console``, or a line about every ten seconds if that is not a terminal.
+    """A line for each epoch above a bar on ``console``, or a line about every ten seconds if that is not a terminal.
 
     Parameters
     ----------
     quiet : only warnings are printed
     verbose : also a line for every epoch and every step
+    clock : seconds since some time
     """
 
-    def __init__(self, console: Console, quiet: bool = False, verbose: bool = False) -> None:
+    def __init__(
+        self,
+        console: Console,
+        quiet: bool = False,
+        verbose: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._quiet = quiet
-        often = inf if quiet or console.is_terminal else progress.SECONDS_BETWEEN
-        self._lines = progress.Lines(self._print, often, verbose)
+        live = console.is_terminal and not quiet
+        often = inf if quiet or live else progress.SECONDS_BETWEEN
+        self._lines = progress.Lines(self._print, often, verbose, clock, BRIEF if live else often)
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -33,14 +47,12 @@ class RichProgress(progress.Progress):
             TextColumn("{task.fields[rate]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
             console=console,
-            disable=quiet or not console.is_terminal,
+            disable=not live,
             transient=True,
         )
-        self._task = self._bar.add_task("", total=None, rate="", note="", unit="")
+        self._task = self._bar.add_task("", total=None, rate="", unit="")
         self._epochs = 0
-        self._best = 0.0
 
     def stage(self, what: str, done: int = 0, total: int | None = None) -> None:
         """Show the name of the current step; outside of training the bar counts ``done`` of ``total``."""
@@ -48,7 +60,7 @@ class RichProgress(progress.Progress):
         if self._epochs:
             self._bar.update(self._task, description=what)
         else:
-            self._bar.update(self._task, description=what, completed=done, total=total, unit="")
+            self._bar.update(self._task, description=what, completed=done, total=total, unit="", rate="")
             self._bar.start()
 
     def begin(self, epochs: int, done: int) -> None:
@@ -67,14 +79,9 @@ class RichProgress(progress.Progress):
         self._bar.update(self._task, description="training", completed=epoch - 1 + done / total, rate=rate)
 
     def epoch(self, record: dict[str, Any]) -> None:
-        """Advance to the end of an epoch and show its selection score and the best one."""
+        """Advance to the end of an epoch, whose line stays above the bar."""
         self._lines.epoch(record)
-        shown = record.get("selection_recall@1")
-        note = ""
-        if shown is not None:
-            self._best = shown if record["best"] else self._best
-            note = f"selection R@1 {100 * shown:.1f}, of the best model {100 * self._best:.1f}"
-        self._bar.update(self._task, completed=record["epoch"], note=note)
+        self._bar.update(self._task, completed=record["epoch"])
 
     def tell(self, message: str) -> None:
         """Print a fact above the bar."""
@@ -92,7 +99,14 @@ class RichProgress(progress.Progress):
         self._bar.stop()
 
     def _print(self, line: str) -> None:
-        self._bar.console.print(line, highlight=False, markup=False)
+        self._bar.console.print(coloured(line))
+
+
+def coloured(line: str) -> Text:
+    """A line of progress, with the signs of a collapse in colour."""
+    shown = Text(visible(line))
+    shown.highlight_words([sign.upper() for sign in progress.SIGNS], "bold red")
+    return shown
 
 
 def rate_of(speed: float) -> str:

@@ -39,11 +39,15 @@ class HeldBack:
 
     def judge(self, found: Posteriors, rows: Tensor) -> dict[str, Any]:
         """Trust report, ready for JSON, of the posteriors ``found`` of the examples ``rows``."""
-        labels = self._labels[rows]
-        held = torch.isin(rows, self.rows)
+        labels, held = self._labels[rows], torch.isin(rows, self.rows)
         judged = judge(found, labels, held.nonzero().flatten())
         trust = trust_report(judged, found.confidence[held | (labels < 0)], self.suggested)
         return trust.as_dict() | {"sentence": trust.sentence()}
+
+    def accuracy(self, found: Posteriors, rows: Tensor) -> float:
+        """Share of the held-out labels that the posteriors ``found`` of the examples ``rows`` predict."""
+        held = torch.isin(rows, self.rows).nonzero().flatten()
+        return float(judge(found, self._labels[rows], held).right.double().mean())
 
 
 def fewest_labels(share: float) -> int:

@@ -7,6 +7,7 @@ the optimiser is captured once as a CUDA graph and replayed.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -40,10 +41,12 @@ class TrainingStep:
     precision: str = "float32"
     _batch_type: type[Any] | None = field(default=None, init=False)
     _graphed: GraphedFunction | None = field(default=None, init=False)
+    _losses: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         learner = self.method if self.update_metric and isinstance(self.method, LearnsMetric) else None
         self._metric_learner = learner
+        self._loss = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
         self._teacher = _Teacher(self.encoder, self.method, self.precision) if is_taught(self.method) else None
         capturable = self.method.capturable_loss and (learner is None or learner.capturable_metric)
         if self.inputs.is_cuda and capturable:
@@ -68,6 +71,7 @@ class TrainingStep:
 
     def __call__(self, metric: Metric, views: Tensor, batch: Any) -> Metric:
         """Train on ``views`` of the nodes of ``batch`` and return the updated metric."""
+        self._losses += self.train_encoder
         if self._graphed is None:
             return self._step(metric, views, batch)
         if self._batch_type is None:
@@ -76,6 +80,14 @@ class TrainingStep:
         tensors = (getattr(batch, field.name).to(views.device) for field in dataclasses.fields(batch))
         (factor,) = self._graphed(metric.factor, views, *tensors)
         return Metric(factor)
+
+    def take_loss(self) -> dict[str, float]:
+        """The mean loss of the batches since the last call, for the log; nothing without batches or a finite loss."""
+        mean = float(self._loss) / max(1, self._losses)
+        there = self._losses > 0 and math.isfinite(mean)
+        self._loss.zero_()
+        self._losses = 0
+        return {"training_loss": mean} if there else {}
 
     def _on_tensors(self, factor: Tensor, views: Tensor, *tensors: Tensor) -> tuple[Tensor]:
         assert self._batch_type is not None
@@ -94,6 +106,7 @@ class TrainingStep:
             loss = self.method.loss(metric, features, batch)
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
+        self._loss += loss.detach()
         self.optimizer.step()
         if self.average is not None:
             self.average.follow()
@@ -108,6 +121,7 @@ class TrainingStep:
         return functional_call(self._teacher, self.average.averages(self._teacher), (views, batch))
 
     def _changed_by_a_step(self) -> Iterator[Tensor]:
+        yield self._loss
         yield from self.encoder.state_dict().values()
         yield from self.method.state_dict().values()
         for values in self.optimizer.state.values():

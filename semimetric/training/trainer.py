@@ -195,13 +195,14 @@ class Trainer:
         features = self._features(self.data.inputs[rows])
         constraints = self._constraints(epoch, features, labels[rows])
         record: dict[str, Any] = {"epoch": epoch} | self.method.statistics(self.metric, features, constraints)
-        record |= self._judge(epoch, rows, features)
+        record |= self._judge(epoch, rows, features, constraints)
         if self.data.classes is not None:
             record |= constraints.quality(self.data.classes[rows])
         if self.settings.metric_every == "epoch" and isinstance(self.method, LearnsMetric):
             self.metric = self.method.update_metric(self.metric, features, constraints)
         if self.settings.lr > 0 or self.settings.metric_every == "batch":
             self._train_batches(epoch, rows, constraints)
+            record |= self.step.take_loss()
         record |= self.method.on_epoch_end()
         self.epoch = epoch
         self._finish_epoch(record, began)
@@ -222,11 +223,13 @@ class Trainer:
             return torch.arange(len(self.data.inputs), device=self.device)
         return torch.cat([self.data.labelled, self.schedule.for_epoch(epoch).to(self.device)])
 
-    def _judge(self, epoch: int, rows: Tensor, features: Tensor) -> dict[str, float]:
-        """Estimate the accuracy of pseudo-labels, just before training sees the held-out labels."""
-        if self.held_back is None or epoch != self.held_back.until + 1:
+    def _judge(self, epoch: int, rows: Tensor, features: Tensor, constraints: Any) -> dict[str, float]:
+        """The accuracy on held-out labels until training sees them; the last one is the estimate for pseudo-labels."""
+        if self.held_back is None or epoch > self.held_back.until + 1:
             return {}
         assert isinstance(self.method, PredictsClasses)
+        if epoch <= self.held_back.until:
+            return {"held_back_accuracy": self.held_back.accuracy(self.method.posteriors(constraints), rows)}
         found = self.method.posteriors(self.method.constraints(features, self.held_back.hidden()[rows]))
         self.trust = {"epoch": epoch - 1} | self.held_back.judge(found, rows)
         return {"held_back_accuracy": self.trust["accuracy"]}
@@ -274,6 +277,7 @@ class Trainer:
         self._watch(spread, score, record.get("active_share"))
         record |= {"mean_distance": spread.mean_distance, "effective_rank": spread.effective_rank}
         record |= {f"selection_{name}": value for name, value in scores.items()}
+        record |= {"signs": list(self.watch.signs)} if self.watch.signs else {}
         record |= self._report_guards()
         record["best"] = self.best is None or score > self.best.score or self.best.epoch == self.epoch
         if record["best"]:  # also if a process was killed after writing this model and before its checkpoint

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from semimetric.evaluation import Spread, activity_warning, collapse_warning, decline_warning
+from semimetric.training.progress import COLLAPSING, DEGRADING, VIOLATED
 
 SINGLE_POINT = 1e-12
 """Mean squared distance of unit vectors below which they are the same up to rounding; no graph can be built on them."""
@@ -13,7 +14,7 @@ SINGLE_POINT = 1e-12
 
 @dataclass
 class Watch:
-    """Initial measurements and warnings so far; training must stop if ``collapsed``."""
+    """Initial measurements and warnings so far; ``signs`` are of the last epoch. Training stops if ``collapsed``."""
 
     classes: int
     start: Spread | None = None
@@ -21,19 +22,23 @@ class Watch:
     declining: bool = False
     warned: bool = False
     collapsed: bool = False
+    signs: tuple[str, ...] = ()
 
     def look(self, spread: Spread, best: float | None, score: float | None, active: float | None) -> list[str]:
         """Warnings for an epoch, from its spread, selection score and share ``active`` of violated constraints."""
         self.start = self.start or spread
         self.start_active = active if self.start_active is None else self.start_active
         declined = None if best is None or score is None else decline_warning(best, score)
-        signs = [
-            collapse_warning(self.start, spread, self.classes),
-            declined if self.declining else None,
-            None if active is None or self.start_active is None else activity_warning(self.start_active, active),
-        ]
+        found = {
+            COLLAPSING: collapse_warning(self.start, spread, self.classes),
+            DEGRADING: declined if self.declining else None,
+            VIOLATED: None
+            if active is None or self.start_active is None
+            else activity_warning(self.start_active, active),
+        }
         self.declining = declined is not None
-        said = [sign for sign in signs if sign][: 0 if self.warned else 1]
+        self.signs = tuple(name for name, sentence in found.items() if sentence)
+        said = [sentence for sentence in found.values() if sentence][: 0 if self.warned else 1]
         self.warned = self.warned or bool(said)
         self.collapsed = spread.mean_distance < SINGLE_POINT
         return said
@@ -45,5 +50,5 @@ class Watch:
     @classmethod
     def restore(cls, state: dict[str, Any]) -> Watch:
         """Continue from ``state``."""
-        start = state["start"]
-        return cls(**(state | {"start": None if start is None else Spread(**start)}))
+        start, signs = state["start"], tuple(state.get("signs", ()))
+        return cls(**(state | {"start": None if start is None else Spread(**start), "signs": signs}))

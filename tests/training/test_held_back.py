@@ -90,12 +90,12 @@ def test_it_judges_the_rows_it_holds_and_no_others() -> None:
     assert json.loads(json.dumps(report)) == report
 
 
-def test_they_judge_once_when_the_first_half_is_over(make_trainer, tmp_path: Path) -> None:
+def test_they_judge_until_the_first_half_is_over(make_trainer, tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", {})
     trainer = make_trainer(run, epochs=5, **CONSENSUS)
     assert trainer.held_back.until == 2
     result = trainer.fit()
-    assert [record["epoch"] for record in run.history() if "held_back_accuracy" in record] == [3]
+    assert [record["epoch"] for record in run.history() if "held_back_accuracy" in record] == [1, 2, 3]
     assert result.trust["epoch"] == 2
     assert result.trust["judged"] == 3
     assert result.trust["accuracy"] == run.history()[3]["held_back_accuracy"]
