@@ -16,6 +16,7 @@ for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_threads] = "1"  # for the commands that tests start, which must round as this process does
 _cache = tempfile.TemporaryDirectory()  # for this process and its commands; the user's cache is left alone
 os.environ["SEMIMETRIC_CACHE"] = _cache.name
+os.environ["XDG_STATE_HOME"] = _cache.name
 torch.set_num_threads(1)  # many times faster than two for small matrices on a busy machine
 
 for _number in range(3):  # photographs are trained on from scratch, whatever is installed; see helpers/lite.py

@@ -27,6 +27,10 @@ UNLIMITED = 1 << 20
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder that holds benchmark data; else the one SEMIMETRIC_DATA names.")
 ]
+Source = Annotated[
+    Path | None,
+    typer.Option(help="Folder or table with the run's examples, for a run that was not made by you on this machine."),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 

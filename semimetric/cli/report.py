@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from semimetric.cli.console import AsJson, DataDir, RunFolder, print_json, say, showing_progress
+from semimetric.cli.console import AsJson, DataDir, RunFolder, Source, print_json, say, showing_progress
 from semimetric.core.errors import InputError
 from semimetric.core.files import check_output
 
@@ -26,6 +26,7 @@ def report(
     replace: Replace = False,
     sample: Sample = 2000,
     data_dir: DataDir = None,
+    source: Source = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a report of a run: report.html, which opens without a network, and figures as PNG and SVG."""
@@ -36,7 +37,7 @@ def report(
 
     with showing_progress() as progress:
         progress.stage("drawing the report")
-        facts = read_facts(run, data, data_dir)
+        facts = read_facts(run, data, data_dir, source)
         folder.mkdir(exist_ok=True)
         files = write_report(facts, folder, sample)
     _tell(files, as_json)
@@ -47,6 +48,7 @@ def compare(
     out: Out = None,
     replace: Replace = False,
     data_dir: DataDir = None,
+    source: Source = None,
     as_json: AsJson = False,
 ) -> None:
     """Set runs side by side: scores, settings that differ, curves, and what each finds for the same queries."""
@@ -63,7 +65,7 @@ def compare(
 
     with showing_progress() as progress:
         progress.stage("drawing the comparison")
-        found = [read_facts(run, data_dir=data_dir) for run in runs]
+        found = [read_facts(run, data_dir=data_dir, source=source) for run in runs]
         folder.mkdir(exist_ok=True)
         files = write_comparison(found, folder)
     _tell(files, as_json)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from semimetric.cli.console import DataDir, RunFolder, say, showing_progress
+from semimetric.cli.console import DataDir, RunFolder, Source, say, showing_progress
 from semimetric.core.errors import InputError
 from semimetric.core.extras import import_extra
 
@@ -18,6 +18,7 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
     data_dir: DataDir = None,
+    source: Source = None,
 ) -> None:
     """Open a page on this machine to search, look at and label the examples of a run. The run is not changed."""
     import logging
@@ -42,7 +43,7 @@ def serve(
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else answers wait 40 ms for a browser
         with showing_progress() as progress:
             progress.stage("drawing the map")
-            desk = Desk(run, data_dir=data_dir)
+            desk = Desk(run, data_dir=data_dir, source=source)
             _ = desk.map
         token = "" if is_loopback(host) else secrets.token_urlsafe(16)
         name = f"[{host}]" if ":" in host else host

@@ -125,7 +125,9 @@ def estimator_of(found: LoadedRun, encoder: nn.Module | None = None) -> MetricEs
 
 
 def _replanned(estimator: MetricEstimator, fitted: FittedModel) -> Plan | None:
-    """The plan of a run of format 1, which kept parameters only; None if its weights file is gone."""
+    """The plan of a run of format 1, which kept parameters only; None if it names weights, which are not opened."""
+    if getattr(estimator, "weights", None) is not None:
+        return None
     count, spec = len(fitted.labels), fitted.spec
     values = (Path(),) * count if spec.kind == "photographs" else torch.empty(1).expand(count, *spec.shape)
     try:

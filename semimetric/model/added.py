@@ -11,6 +11,7 @@ from semimetric.core.errors import RunError
 from semimetric.core.locks import locked
 from semimetric.graph import Posteriors
 from semimetric.model.fitted import FittedModel
+from semimetric.model.origin import has_own_places, write_origin
 from semimetric.training import Run
 
 ADDED = "added.safetensors"
@@ -40,6 +41,8 @@ def _write(run: Run, before: FittedModel, grown: FittedModel) -> None:
         tensors["labelled_inputs"] = grown.labelled_inputs[int((grown.labels[:trained] >= 0).sum()) :]
     state = {"model": run.digest("model.safetensors"), "trained": trained}
     state |= {"names": examples.names[trained:], "classes": [str(name) for name in examples.classes]}
+    if has_own_places(run, before.examples):
+        write_origin(run, examples, before.examples)
     run.write_tensors(ADDED, tensors, state)
 
 

@@ -9,6 +9,7 @@ examples.json         names of examples and classes, and the folder or table the
 added.safetensors     the same of examples that were added after training, where there are any
 inputs.safetensors    inputs of labelled examples, and the score of being of no known class
 schema.json           the columns of a table (``semimetric.model.schema``)
+origin.json           seals under the paths that the run names (``semimetric.model.origin``)
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from semimetric.metric import Metric
 from semimetric.model.added import ADDED, with_added
 from semimetric.model.fitted import FittedModel, Model
 from semimetric.model.kept import read_kept, write_kept
+from semimetric.model.origin import ORIGIN
 from semimetric.model.schema import read_schema, write_schema
 from semimetric.model.spec import ExampleNames, ModelSpec
 from semimetric.model.versions import version_differences
@@ -53,7 +55,7 @@ READABLE = (1, 2, FORMAT)
 REQUIRED = ("model.json", "model.safetensors", "preprocess.safetensors", "examples.safetensors", "examples.json")
 """Files required to load a model."""
 
-NOT_READ = ("initial.json", "metrics.jsonl", "checkpoint.safetensors", "result.json")
+NOT_READ = ("initial.json", "metrics.jsonl", "checkpoint.safetensors", "result.json", ORIGIN)
 """Files that a run may lose and still answer."""
 
 

@@ -23,6 +23,7 @@ from semimetric.methods import METHODS
 from semimetric.metric import Metric
 from semimetric.model.fitted import FittedModel, Model, input_rows, on_cpu, posteriors_of, scaled_vectors, with_labels
 from semimetric.model.folder import write_fitted, write_start
+from semimetric.model.origin import write_origin
 from semimetric.model.spec import ExampleNames, ModelSpec
 from semimetric.model.unknown import Unknown, fit_unknown
 from semimetric.pipeline.data import FitData
@@ -138,6 +139,7 @@ def fit(
         fitted.facts.update(data.facts, run=None if run is None else str(run.path))
         if run is not None:
             write_fitted(run, fitted)
+            write_origin(run, fitted.examples)
             run.write("result.json", fitted.facts)
             run.seal()
     return fitted

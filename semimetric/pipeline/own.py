@@ -46,7 +46,7 @@ class OwnRequest:
         samples, labels = samples_of(collection), number_labels(collection.labels)[1]
         if self.start is not None:
             self.start.check_request(samples.kind, method, self.settings.get("encoder"))
-            method, before = self.start.plan.method, self.start.settings()
+            method, before = self.start.plan.method, self.start.settings(self.settings)
             fine_tune = bool(self.start.plan.own_network().get("fine_tune"))
         check_enough(method, collection)
         where = choose_device(self.device)

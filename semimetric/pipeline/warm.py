@@ -17,7 +17,9 @@ from semimetric.core.files import sha256_of
 from semimetric.data import Preprocess, restore_preprocess
 from semimetric.data.samples import Kind
 from semimetric.data.schema import Schema
+from semimetric.encoders.packages import package_of
 from semimetric.model.folder import read_config, read_spec
+from semimetric.model.origin import has_own_files
 from semimetric.model.schema import read_schema
 from semimetric.model.spec import ModelSpec
 from semimetric.pipeline.plan import Plan
@@ -41,6 +43,7 @@ class Start:
     preprocess, tensors : scaling of its inputs; its encoder, metric and method
     classes : names of the classes that it learned, in the order of its head
     schema : how the columns of its table became inputs; those of a further table must become the same
+    own_files : whether the weights that it names are those that this user gave to it
     """
 
     path: Path
@@ -51,10 +54,21 @@ class Start:
     tensors: dict[str, Tensor]
     classes: tuple[Any, ...]
     schema: Schema | None = None
+    own_files: bool = True
 
-    def settings(self) -> dict[str, Any]:
-        """The run's settings by name, as a user gives them; how long to train is decided anew."""
+    def settings(self, given: Container[str]) -> dict[str, Any]:
+        """The run's settings by name, as a user gives them; how long to train is decided anew.
+
+        A file of weights that a run of others names is refused, unless the user has ``given`` one.
+        """
         network = {name: value for name, value in self.plan.own_network().items() if name != "fine_tune"}
+        if not self.own_files and "weights" in network and "weights" not in given:
+            named = network.pop("weights")
+            if package_of(network["encoder"]) is None:
+                raise InputError(
+                    f"{self.path} names the weights {named!r}, and it was not made by you on this machine: a file that "
+                    "such a run names is not opened. Name it yourself with --weights FILE."
+                )
         training = dataclasses.asdict(self.plan.training)
         for name in ("epochs", "hold_back"):
             del training[name]
@@ -107,4 +121,5 @@ def read_start(path: Path) -> Start:
     classes = tuple((run.read("examples.json") or {}).get("classes", ()))
     preprocess = restore_preprocess(spec.preprocess, scaling)
     schema = read_schema(run, prod(spec.shape))
-    return Start(path, sha256_of(path / "model.safetensors"), plan, spec, preprocess, tensors, classes, schema)
+    found = (plan, spec, preprocess, tensors, classes, schema, has_own_files(run))
+    return Start(path, sha256_of(path / "model.safetensors"), *found)

@@ -207,7 +207,9 @@ class RunFacts:
         return fitted.posteriors.shares[hits, self.known[rows][:, None]].mean(1)
 
 
-def read_facts(path: Path, data: Path | None = None, data_dir: Path | None = None) -> RunFacts:
+def read_facts(
+    path: Path, data: Path | None = None, data_dir: Path | None = None, source: Path | None = None
+) -> RunFacts:
     """The facts of a run folder.
 
     Parameters
@@ -215,10 +217,11 @@ def read_facts(path: Path, data: Path | None = None, data_dir: Path | None = Non
     path : the run
     data : labelled examples to judge it by
     data_dir : folder that holds benchmark data
+    source : folder or table with the examples, for a run that was not made here
     """
     loaded = load_run(path, "cpu")
     run = Run(path)
-    pictures = open_pictures(loaded, data_dir)
+    pictures = open_pictures(loaded, data_dir, source)
     return RunFacts(path.resolve().name, loaded, run.read("result.json") or {}, run.history(), pictures, data)
 
 

@@ -16,6 +16,7 @@ from semimetric.core.errors import DataError, InputError, SemimetricError
 from semimetric.data import find_photographs, load_dataset
 from semimetric.data.photographs.images import decode_image
 from semimetric.model.folder import LoadedRun
+from semimetric.model.origin import has_own_places
 from semimetric.pipeline.benchmark import benchmark_plan
 from semimetric.pipeline.data import benchmark_data
 from semimetric.serve.embed import new_examples
@@ -34,7 +35,7 @@ class Pictures:
 
     Parameters
     ----------
-    paths : N photographs
+    paths : N photographs; None for one whose name leads out of the folder
     images : (N, channels, height, width)
     features, columns : (N, d) values of a table, and their names
     truth : (N,) true classes of a benchmark's examples
@@ -42,7 +43,7 @@ class Pictures:
     """
 
     count: int
-    paths: tuple[Path, ...] | None = None
+    paths: tuple[Path | None, ...] | None = None
     images: Tensor | None = None
     features: Tensor | None = None
     columns: tuple[str, ...] = ()
@@ -70,9 +71,12 @@ class Pictures:
         from PIL import Image
 
         if self.paths is not None:
+            path = self.paths[row]
             try:
-                pixels = decode_image(self.paths[row], side)
+                pixels = None if path is None else decode_image(path, side)
             except DataError:
+                pixels = None
+            if pixels is None:
                 return None
             return Image.fromarray(pixels.permute(1, 2, 0).numpy())
         if self.images is None:
@@ -100,18 +104,21 @@ def jpeg_of(image: Image, quality: int = 85) -> bytes:
     return buffer.getvalue()
 
 
-def open_pictures(loaded: LoadedRun, data_dir: Path | None = None) -> Pictures:
-    """The looks of a run's training examples; where their source is gone, ``missing`` says so.
+def open_pictures(loaded: LoadedRun, data_dir: Path | None = None, source: Path | None = None) -> Pictures:
+    """The looks of a run's training examples; where their source is gone or is not opened, ``missing`` says so.
 
     Parameters
     ----------
     loaded : the run
     data_dir : folder that holds benchmark data
+    source : folder or table with the examples; without it, the one that the run names if it was made here
     """
+    if source is not None and not source.exists():
+        raise InputError(f"--source {str(source)!r} is not there. Name the folder or table with the run's examples.")
     try:
         if "dataset" in loaded.config or loaded.config.get("kind") == "benchmark":
             return _of_benchmark(loaded, data_dir)
-        return _of_own_data(loaded)
+        return _of_own_data(loaded, source)
     except (SemimetricError, OSError) as error:
         return Pictures(len(loaded.fitted.labels), missing=f"The examples themselves cannot be shown: {error}")
 
@@ -133,20 +140,42 @@ def _of_benchmark(loaded: LoadedRun, data_dir: Path | None) -> Pictures:
     return Pictures(len(names), features=data.inputs, truth=data.classes)
 
 
-def _of_own_data(loaded: LoadedRun) -> Pictures:
+def source_of(loaded: LoadedRun, named: Path | None) -> Path:
+    """Where the examples of a run on own data are: where the user names it, or where a run says that was made here."""
     examples = loaded.fitted.examples
+    if named is not None:
+        return named
     if not examples.source:
-        raise InputError("the run does not say where they are, since it was saved by an estimator.")
-    source = Path(examples.source)
+        raise InputError(
+            "the run does not say where they are, since it was saved by an estimator. Name it with --source PATH."
+        )
+    if not has_own_places(Run(loaded.path), examples):
+        raise InputError(
+            f"the run names {examples.source!r}, and it was not made by you on this machine: what such a run names is "
+            "not opened. Name the folder or table yourself with --source PATH."
+        )
+    return Path(examples.source)
+
+
+def _of_own_data(loaded: LoadedRun, named: Path | None) -> Pictures:
+    examples, source = loaded.fitted.examples, source_of(loaded, named)
     if loaded.fitted.spec.kind == "photographs":
         if not source.is_dir():
-            raise DataError(f"the folder {source} is not there any more.")
-        return Pictures(len(examples.names), paths=tuple(source / name for name in examples.names))
+            raise DataError(f"the folder {source} is not there any more. Name it with --source PATH.")
+        ours = has_own_places(Run(loaded.path), examples)
+        paths = (source / name if ours or _stays_in(source, name) else None for name in examples.names)
+        return Pictures(len(examples.names), paths=tuple(paths))
     table = new_examples(loaded, source)
     assert table.features is not None
     columns = () if table.schema is None else table.schema.features
     rows = _all_of(examples.names, {name: number for number, name in enumerate(table.names)})
     return Pictures(len(rows), features=table.features[rows], columns=columns)
+
+
+def _stays_in(folder: Path, name: str) -> bool:
+    """Whether a name leads to a file in the folder, and not out of it."""
+    path = folder / name
+    return ".." not in path.relative_to(folder).parts if path.is_relative_to(folder) else False
 
 
 def _all_of(names: Sequence[str], numbers: dict[str, int]) -> list[int]:

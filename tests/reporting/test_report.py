@@ -19,6 +19,7 @@ from helpers.sealed import reseal
 from PIL import Image
 
 import semimetric as sm
+from semimetric.core.errors import InputError
 from semimetric.reporting.facts import read_facts
 from semimetric.reporting.html import Sheet
 from semimetric.reporting.plots import confusion_shares, plot_calibration, plot_confusion, plot_map, plot_spectrum
@@ -153,14 +154,27 @@ def test_a_table_shows_values_in_place_of_pictures(tmp_path: Path, make_clusters
     assert f"b {points[5, 1]:.4g}<br>" in shown
 
 
-def test_a_run_whose_photographs_are_gone_still_has_a_report(place: Path, tmp_path: Path) -> None:
+def test_a_run_of_others_shows_photographs_of_a_folder_that_the_user_names(place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "run", tmp_path / "run")
-    names = json.loads((tmp_path / "run" / "examples.json").read_text())
-    (tmp_path / "run" / "examples.json").write_text(json.dumps(names | {"source": str(tmp_path / "gone")}))
+    listed = json.loads((tmp_path / "run" / "examples.json").read_text())
+    listed["names"][:2] = [str(place / "photos" / listed["names"][0]), f"../{place.name}/photos/{listed['names'][1]}"]
+    (tmp_path / "run" / "examples.json").write_text(json.dumps(listed))
     reseal(tmp_path / "run")
     facts = read_facts(tmp_path / "run")
-    assert "is not there any more" in facts.pictures.missing
-    assert facts.pictures.tile(0, 8) is None
+    assert "not made by you on this machine" in facts.pictures.missing
+    assert "--source PATH" in facts.pictures.missing
+    assert facts.pictures.tile(2, 8) is None
+    (tmp_path / "mine").symlink_to(place / "photos")
+    shown = read_facts(tmp_path / "run", source=tmp_path / "mine").pictures
+    assert [shown.tile(row, 8) is not None for row in range(3)] == [False, False, True]
+    assert read_facts(place / "run", source=tmp_path / "mine").pictures.tile(0, 8) is not None
+    with pytest.raises(InputError, match=r"--source .* is not there"):
+        read_facts(place / "run", source=tmp_path / "nowhere")
+
+
+def test_a_run_whose_photographs_are_gone_still_has_a_report(place: Path, tmp_path: Path) -> None:
+    shown = read_facts(place / "run", source=write_folder(tmp_path / "others", 1, 1) / "unlabelled").pictures
+    assert shown.tile(0, 8) is None
 
 
 def test_figures_return_what_they_are_given() -> None:

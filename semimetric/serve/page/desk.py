@@ -42,14 +42,17 @@ class Desk:
     run : folder of the run, which is not changed
     book : labels given so far; a new desk on a run that learned from them goes on with the same book
     data_dir : folder that holds benchmark data
+    source : folder or table with the examples, for a run that was not made here
     """
 
-    def __init__(self, run: Path, book: LabelBook | None = None, data_dir: Path | None = None) -> None:
+    def __init__(
+        self, run: Path, book: LabelBook | None = None, data_dir: Path | None = None, source: Path | None = None
+    ) -> None:
         self.loaded: LoadedRun = load_run(run, "cpu")
         self.fitted = self.loaded.fitted
         self.result: dict[str, Any] = Run(run).read("result.json") or {}
-        self.run, self.data_dir = run, data_dir
-        self.pictures: Pictures = open_pictures(self.loaded, data_dir)
+        self.run, self.data_dir, self.source = run, data_dir, source
+        self.pictures: Pictures = open_pictures(self.loaded, data_dir, source)
         names = self.fitted.examples.names or tuple(map(str, range(len(self.fitted.labels))))
         self.trained_classes = [str(name) for name in self.fitted.examples.classes]
         given = [

@@ -68,8 +68,9 @@ class Page:
     async def learn(self, out: Path) -> None:
         """Fit again in a process of its own, and go over to the new run once it is whole."""
         before = self.desk
-        data_dir = None if before.data_dir is None else str(before.data_dir)
-        request = {"run": str(before.run), "labels": before.book.labels, "out": str(out), "data_dir": data_dir}
+        places = {"data_dir": before.data_dir, "source": before.source}
+        request: dict[str, Any] = {"run": str(before.run), "labels": before.book.labels, "out": str(out)}
+        request |= {name: None if path is None else str(path) for name, path in places.items()}
         with tempfile.TemporaryDirectory() as folder:
             asked, said = Path(folder) / "request.json", Path(folder) / "said.txt"
             asked.write_text(json.dumps(request), encoding="utf-8")
@@ -81,7 +82,7 @@ class Page:
                 if self.process.returncode:
                     lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
                     raise RunError(lines[-1] if lines else f"it ended with code {self.process.returncode}")
-                after = await run_in_threadpool(Desk, out, before.book, before.data_dir)
+                after = await run_in_threadpool(Desk, out, before.book, before.data_dir, before.source)
                 outcome = await run_in_threadpool(compared, before, after)
                 await run_in_threadpool(lambda: after.map)
             except (SemimetricError, OSError) as error:
@@ -276,7 +277,7 @@ class Answers:
         page = self._page
         if page.learning is not None and not page.learning.done():
             raise InputError("the run is learning already. Wait for it.")
-        check_can_learn(self._desk.loaded)
+        check_can_learn(self._desk.loaded, self._desk.source)
         out = next_run(self._desk.book.path)
         page.learning = asyncio.create_task(page.learn(out))
         return JSONResponse({"out": str(out)})
