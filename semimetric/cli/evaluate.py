@@ -23,9 +23,10 @@ from semimetric.cli.console import (
     stderr,
     stdout,
 )
-from semimetric.cli.runs import IdColumn, LabelColumn, load
+from semimetric.cli.runs import IdColumn, LabelColumn, LabelFile, load
 from semimetric.core.errors import InputError
 from semimetric.core.files import check_output
+from semimetric.reporting.tables import evaluation_table, score_table
 
 SHOWN = 10
 """Mistakes, and pairs of confused classes, that the terminal shows; --json and --out have all."""
@@ -33,19 +34,6 @@ SHOWN = 10
 WIDEST_CONFUSION = 12
 """Classes, at most, whose confusion the terminal shows as a table."""
 
-SCORES = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "recall@1": "Recall@1",
-    "recall@2": "Recall@2",
-    "recall@4": "Recall@4",
-    "recall@8": "Recall@8",
-    "map@r": "MAP@R",
-    "nmi": "NMI",
-    "calibration_error": "calibration error",
-    "unknown_auroc": "AUROC of unknown classes",
-}
-INPUTS = {"vectors": "columns", "images": "pixels"}
 FILES = ("scores.json", "confusion.csv", "mistakes.csv", "confusion.png", "confusion.svg")
 
 Weights = Annotated[Path | None, typer.Option(help="Benchmark: file with the weights of the run's backbone.")]
@@ -62,9 +50,7 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
-    labels: Annotated[
-        Path | None, typer.Option(help="CSV file with the labels of photographs, columns path and label.")
-    ] = None,
+    labels: LabelFile = None,
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     out: Annotated[
@@ -107,7 +93,7 @@ def evaluate(
     if as_json:
         print_json(found.as_dict() | {"files": [str(path) for path in written]})
         return
-    _print_evaluation(found, _titles(loaded.fitted.spec))
+    _print_evaluation(found, loaded.fitted.spec)
     for path in written:
         say(f"written: {path}")
 
@@ -167,16 +153,8 @@ def _write(found: Any, out: Path) -> list[Path]:
     return written + write_figure(plot_confusion(truth, predicted, names), out / "confusion")
 
 
-def _titles(spec: Any) -> dict[str, str]:
-    """What the judges are called in the table."""
-    inputs = "frozen features" if spec.backbone else INPUTS.get(spec.kind, "pixels")
-    return {"run": "run", "inputs": f"{inputs} alone", "logistic": "logistic regression"}
-
-
-def _print_evaluation(found: Any, titles: dict[str, str]) -> None:
-    judges = list(found.scores)
-    rows = [(title, *(_percent(found.scores[judge].get(name)) for judge in judges)) for name, title in SCORES.items()]
-    print_table(("per cent", *(titles[judge] for judge in judges)), (row for row in rows if any(row[1:])))
+def _print_evaluation(found: Any, spec: Any) -> None:
+    print_table(*evaluation_table(found.scores, spec))
     say(f"{counted(found.examples, 'labelled example')} of {len(found.classes)} classes")
     for note in found.notes:
         say(f"note: {note}")
@@ -200,13 +178,7 @@ def _print_confusion(found: Any) -> None:
         print_table(("confused: class", "predicted", "examples"), pairs)
 
 
-def _percent(score: float | None) -> str:
-    return "" if score is None else f"{100 * score:.1f}"
-
-
 def _print_benchmark(outcome: dict[str, Any], as_json: bool) -> None:
-    from semimetric.reporting.tables import score_table
-
     if as_json:
         print_json(outcome)
         return

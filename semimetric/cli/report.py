@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from semimetric.cli.console import AsJson, DataDir, RunFolder, Source, print_json, say, showing_progress
+from semimetric.cli.runs import IdColumn, LabelColumn, LabelFile
 from semimetric.core.errors import InputError
 from semimetric.core.files import check_output
 
@@ -22,6 +23,9 @@ def report(
         Path | None,
         typer.Argument(help="Labelled examples that the run was not trained on, to judge it by.", show_default=False),
     ] = None,
+    labels: LabelFile = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
     out: Out = None,
     replace: Replace = False,
     sample: Sample = 2000,
@@ -30,14 +34,17 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write a report of a run: report.html, which opens without a network, and figures as PNG and SVG."""
+    if data is None and (labels or label_column or id_column):
+        raise InputError("--labels, --label-column and --id-column need DATA. Name labelled examples.")
     folder = _folder(out or run.resolve().with_name(f"{run.resolve().name}-report"), "report.html", [run], replace)
     _check_figures("a report")
-    from semimetric.reporting.facts import read_facts
+    from semimetric.reporting.facts import Labelled, read_facts
     from semimetric.reporting.report import write_report
 
+    judged_by = None if data is None else Labelled(data, labels, label_column, id_column)
     with showing_progress() as progress:
+        facts = read_facts(run, judged_by, data_dir, source, progress)
         progress.stage("drawing the report")
-        facts = read_facts(run, data, data_dir, source)
         folder.mkdir(exist_ok=True)
         files = write_report(facts, folder, sample)
     _tell(files, as_json)

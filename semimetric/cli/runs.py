@@ -32,6 +32,9 @@ NewData = Annotated[
     Path,
     typer.Argument(help="Folder of photographs, or a table (.npz, .npy, .csv, .tsv, .parquet).", show_default=False),
 ]
+LabelFile = Annotated[
+    Path | None, typer.Option("--labels", help="CSV file with the labels of photographs, columns path and label.")
+]
 LabelColumn = Annotated[
     str | None, typer.Option(help="Column of labels, which is no feature; the run knows the one it was trained with.")
 ]

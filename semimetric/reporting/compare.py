@@ -60,7 +60,8 @@ def _size(run: RunFacts) -> list[object]:
 
 
 def _judged(run: RunFacts) -> str:
-    return "" if run.judgement is None else f"{100 * run.judgement.accuracy:.1f} %"
+    accuracy = None if run.judgement is None else run.judgement.accuracy
+    return "" if accuracy is None else f"{100 * accuracy:.1f} %"
 
 
 def _settings(runs: Sequence[RunFacts], titles: Sequence[str]) -> str:

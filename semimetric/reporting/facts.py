@@ -23,10 +23,10 @@ from semimetric.evaluation.audit import (
 from semimetric.graph import nearest_neighbors
 from semimetric.model.fitted import GRAPH_NEIGHBORS, posteriors_of
 from semimetric.model.folder import LoadedRun, load_run
-from semimetric.pipeline.data import read_inputs
 from semimetric.serve.embed import new_examples
+from semimetric.serve.evaluate import Evaluation, evaluate_collection
 from semimetric.serve.pictures import Pictures, open_pictures
-from semimetric.training import Run
+from semimetric.training import Progress, Run
 
 HITS = 8
 """Hits that are shown for a query."""
@@ -45,8 +45,9 @@ class Judgement(NamedTuple):
     ----------
     truth, predicted : (n,) numbers of ``classes``
     probability : (n,) of the predicted class
-    classes : names
+    classes : names; those that the run does not know come last
     about : in a sentence, which examples these are and how far to trust the numbers
+    known : classes that the run knows, if not all; accuracy and calibration are of their examples alone
     """
 
     truth: Tensor
@@ -54,11 +55,18 @@ class Judgement(NamedTuple):
     probability: Tensor
     classes: tuple[str, ...]
     about: str
+    known: int | None = None
+
+    def of_known_classes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Truth, prediction and probability of the examples whose class the run knows."""
+        kept = self.truth < (len(self.classes) if self.known is None else self.known)
+        return self.truth[kept], self.predicted[kept], self.probability[kept]
 
     @property
-    def accuracy(self) -> float:
-        """Share of right predictions."""
-        return float((self.truth == self.predicted).double().mean())
+    def accuracy(self) -> float | None:
+        """Share of right predictions; None without an example of a known class."""
+        truth, predicted, _ = self.of_known_classes()
+        return float((truth == predicted).double().mean()) if len(truth) else None
 
 
 class Query(NamedTuple):
@@ -79,7 +87,8 @@ class RunFacts:
     loaded : the run
     result, history : ``result.json`` and the lines of ``metrics.jsonl``
     pictures : what the training examples look like
-    data : labelled examples that the run was not trained on; they are judged in place of the run's own
+    evaluation : scores on labelled examples that the run was not trained on; they judge in place of the run's own
+    data : the name of these examples
     """
 
     name: str
@@ -87,7 +96,8 @@ class RunFacts:
     result: dict[str, Any]
     history: list[dict[str, Any]]
     pictures: Pictures
-    data: Path | None = None
+    evaluation: Evaluation | None = None
+    data: str = ""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -149,8 +159,8 @@ class RunFacts:
     @cached_property
     def judgement(self) -> Judgement | None:
         """Predictions beside what is known: of ``data``, of hidden labels of a benchmark, or of the labels."""
-        if self.data is not None:
-            return judge_data(self.loaded, self.data)
+        if self.evaluation is not None:
+            return _judged(self.evaluation, self.data)
         fitted = self.loaded.fitted
         hidden = ((fitted.labels < 0) & (self.known >= 0)).nonzero().flatten()
         if self.pictures.truth is not None and len(hidden) and self.classes:
@@ -207,8 +217,21 @@ class RunFacts:
         return fitted.posteriors.shares[hits, self.known[rows][:, None]].mean(1)
 
 
+class Labelled(NamedTuple):
+    """Labelled examples to judge a run by, as ``evaluate`` takes them: where they are, and where their labels are."""
+
+    source: Path
+    labels: Path | None = None
+    label_column: str | None = None
+    id_column: str | None = None
+
+
 def read_facts(
-    path: Path, data: Path | None = None, data_dir: Path | None = None, source: Path | None = None
+    path: Path,
+    data: Labelled | None = None,
+    data_dir: Path | None = None,
+    source: Path | None = None,
+    progress: Progress | None = None,
 ) -> RunFacts:
     """The facts of a run folder.
 
@@ -218,31 +241,23 @@ def read_facts(
     data : labelled examples to judge it by
     data_dir : folder that holds benchmark data
     source : folder or table with the examples, for a run that was not made here
+    progress : is told how far the reading is
     """
     loaded = load_run(path, "cpu")
     run = Run(path)
+    found, name = None, ""
+    if data is not None:
+        examples = new_examples(loaded, data.source, data.label_column, data.id_column, progress, data.labels)
+        found, name = evaluate_collection(loaded, examples, progress), data.source.name
     pictures = open_pictures(loaded, data_dir, source)
-    return RunFacts(path.resolve().name, loaded, run.read("result.json") or {}, run.history(), pictures, data)
+    result = run.read("result.json") or {}
+    return RunFacts(path.resolve().name, loaded, result, run.history(), pictures, found, name)
 
 
-def judge_data(loaded: LoadedRun, source: Path) -> Judgement:
-    """Predictions for labelled examples that a run was not trained on."""
-    fitted = loaded.fitted
-    fitted.check_predicts()
-    known = [str(name) for name in fitted.examples.classes]
-    collection = new_examples(loaded, source, fitted.examples.label_column or None)
-    collection, inputs = read_inputs(collection, fitted.model.transform, fitted.model.device)
-    labelled = [row for row, label in enumerate(collection.labels) if label is not None]
-    if not labelled:
-        raise InputError(f"{source} has no labels to judge the run by. Put photographs of a class into a sub-folder.")
-    shares = fitted.probabilities(fitted.model.embed(inputs[labelled]))
-    best = shares.max(1)
-    others = sorted({str(collection.labels[row]) for row in labelled} - {*known})
-    classes = (*known, *others)
-    truth = torch.tensor([classes.index(str(collection.labels[row])) for row in labelled])
-    new = f" {len(others)} of their classes are unknown to the run." if others else ""
-    about = f"{len(labelled):,} labelled examples of {source.name}.{new}"
-    return Judgement(truth, best.indices, best.values, classes, about)
+def _judged(found: Evaluation, name: str) -> Judgement:
+    """The predictions of an evaluation."""
+    about = " ".join([f"{found.examples:,} labelled examples of {name}.", *found.notes])
+    return Judgement(*found.answers, (*found.predicted, *found.unknown), about, len(found.predicted))
 
 
 def settings_of(config: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -20,7 +20,7 @@ from semimetric.reporting.plots import (
     plot_spectrum,
 )
 from semimetric.reporting.retrieval_grid import RetrievalRow, Shown, retrieval_figure
-from semimetric.reporting.tables import COLUMNS
+from semimetric.reporting.tables import COLUMNS, evaluation_table
 from semimetric.serve.maps import sample_map
 
 if TYPE_CHECKING:
@@ -132,7 +132,10 @@ def _scores(facts: RunFacts) -> str:
     headings, rows = score_rows({facts.name: facts.result})
     parts = [table(headings, rows)] if rows else []
     judgement = facts.judgement
-    if judgement is not None:
+    if facts.evaluation is not None:
+        parts.append(table(*evaluation_table(facts.evaluation.scores, facts.loaded.fitted.spec)))
+        parts.append(paragraph(judgement.about if judgement else ""))
+    elif judgement is not None and judgement.accuracy is not None:
         parts.append(paragraph(f"{100 * judgement.accuracy:.1f} % predicted correctly. {judgement.about}"))
     trust = facts.result.get("trust")
     if trust:
@@ -238,8 +241,8 @@ def _confidence(report: Report) -> str:
         drawn = plot_confidence(report.fitted.posteriors.confidence, report.fitted.labels)
         parts.append(report.figure("confidence", drawn, "Confidence of the unlabelled examples"))
     judgement = facts.judgement
-    if judgement is not None:
-        drawn = plot_calibration(judgement.truth, judgement.predicted, judgement.probability)
+    if judgement is not None and judgement.accuracy is not None:
+        drawn = plot_calibration(*judgement.of_known_classes())
         parts += [paragraph(judgement.about), report.figure("calibration", drawn, "Accuracy by probability")]
     trust = facts.result.get("trust")
     if trust:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,6 +38,17 @@ class Mistake:
     label_probability: float
 
 
+class Answers(NamedTuple):
+    """Class numbers (n,), predicted ones (n,) and their probabilities (n,), of the n examples with a label.
+
+    Numbers are places in the names of the run's classes, followed by those that it does not know.
+    """
+
+    truth: Tensor
+    predicted: Tensor
+    probability: Tensor
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """What a fitted model gets right on labelled examples.
@@ -62,6 +73,7 @@ class Evaluation:
     unknown : classes of the examples for which the run has no label
     mistakes : examples with a wrong name, the most confident first
     notes : what limits the scores, a sentence each
+    answers : the predictions, one by one; not part of ``as_dict``
     """
 
     examples: int
@@ -72,10 +84,15 @@ class Evaluation:
     unknown: tuple[str, ...]
     mistakes: tuple[Mistake, ...]
     notes: tuple[str, ...]
+    answers: Answers
 
     def as_dict(self) -> dict[str, Any]:
-        """All values in a JSON-serialisable dictionary."""
-        return asdict(self) | {"confusion": self.confusion.tolist()}
+        """All values but the single answers in a JSON-serialisable dictionary."""
+        values = {name: value for name, value in vars(self).items() if name not in ("answers", "confusion", "mistakes")}
+        return values | {
+            "confusion": self.confusion.tolist(),
+            "mistakes": [asdict(mistake) for mistake in self.mistakes],
+        }
 
     def confusions(self) -> list[tuple[str, str, int]]:
         """Class, predicted class and count of the wrong names, the most frequent first."""
@@ -116,9 +133,9 @@ def evaluate_examples(
         scores |= _baselines(fitted, rows, numbers)
     if rows is not None and fitted.unknown is not None:
         scores["run"]["unknown_auroc"] = _unknown_auroc(fitted.unknown.scores(rows), numbers >= len(known))
-    predicted = shares.argmax(1)
+    best = shares.max(1)
     confusion = np.zeros((len(everyone), len(known)), dtype=np.int64)
-    np.add.at(confusion, (numbers.numpy(), predicted.numpy()), 1)
+    np.add.at(confusion, (numbers.numpy(), best.indices.numpy()), 1)
     there = np.flatnonzero(confusion.sum(1))
     return Evaluation(
         len(kept),
@@ -129,6 +146,7 @@ def evaluate_examples(
         unknown,
         _mistakes(shares, numbers, [names[row] for row in kept], (*known, *unknown)),
         tuple(_notes(fitted, points, len(labels), numbers, unknown, "inputs" in scores)),
+        Answers(numbers, best.indices, best.values),
     )
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 
 import semimetric as sm
 from semimetric.core.errors import InputError
-from semimetric.reporting.facts import read_facts
+from semimetric.reporting.facts import Labelled, read_facts
 from semimetric.reporting.html import Sheet
 from semimetric.reporting.plots import confusion_shares, plot_calibration, plot_confusion, plot_map, plot_spectrum
 
@@ -107,12 +107,20 @@ def test_a_report_on_unseen_data_judges_by_it(place: Path) -> None:
     for number, (name, colour) in enumerate(COLOURS.items()):
         write_photo(fresh / name / "a.png", colour, 900 + number)
     write_photo(fresh / "violet" / "a.png", (150, 20, 200), 990)
-    facts = read_facts(place / "run", fresh)
+    facts = read_facts(place / "run", Labelled(fresh))
     assert facts.judgement is not None
     assert facts.judgement.classes[-1] == "violet"
     assert facts.judgement.about.startswith("4 labelled examples of fresh")
     predicted = sm.load(place / "run").predict(sorted(fresh.rglob("*.png")))
     assert [facts.judgement.classes[n] for n in facts.judgement.predicted] == predicted.tolist()
+    printed = semimetric("evaluate", place / "run", fresh, "--device", "cpu", "--json").json()
+    assert printed["scores"] == facts.evaluation.scores
+    assert facts.judgement.accuracy == printed["scores"]["run"]["accuracy"]
+    assert semimetric("report", place / "run", fresh, "-o", place / "judged").code == 0
+    said = re.sub(r"<[^>]+>", " ", (place / "judged" / "report.html").read_text())
+    for line in semimetric("evaluate", place / "run", fresh).out.splitlines()[1:7]:
+        assert " ".join(line.split()) in " ".join(said.split())
+    assert "need DATA" in semimetric("report", place / "run", "--label-column", "y").sentence()
 
 
 def test_what_cannot_be_reported_is_refused(place: Path, report: dict[str, object]) -> None:
