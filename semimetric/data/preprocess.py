@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from math import prod
 from typing import ClassVar, Literal, Self, cast
 
 import torch
@@ -12,11 +11,10 @@ from torch import Tensor, nn
 
 from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError
+from semimetric.data.stored import Images, Inputs, at_a_time, pieces_of
 
 PreprocessName = Literal["mean-image", "standardize", "whiten", "imagenet", "none"]
 
-_CHUNK = 4096  # the most examples that are scaled at a time, ...
-_CHUNK_NUMBERS = 1 << 24  # ... and the most numbers in them: a hundred photographs
 _CONTRAST_FLOOR, _WHITENING_FLOOR = 40.0, 10.0
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Statistics of red, green and blue in 0..1 on ImageNet."""
@@ -39,7 +37,7 @@ class Preprocess(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
-    def fit(cls, inputs: Tensor) -> Self:
+    def fit(cls, inputs: Inputs) -> Self:
         """Compute the buffers from training inputs."""
 
     @abstractmethod
@@ -51,7 +49,7 @@ class Identity(Preprocess):
     """Only converts to float32."""
 
     @classmethod
-    def fit(cls, inputs: Tensor) -> Self:
+    def fit(cls, inputs: Inputs) -> Self:
         """Nothing to compute."""
         return cls()
 
@@ -67,7 +65,7 @@ class MeanImage(Preprocess):
     mean: Tensor
 
     @classmethod
-    def fit(cls, inputs: Tensor) -> Self:
+    def fit(cls, inputs: Inputs) -> Self:
         """Average the training inputs."""
         return cls(mean=_mean(inputs))
 
@@ -85,12 +83,12 @@ class Standardize(Preprocess):
     std: Tensor
 
     @classmethod
-    def fit(cls, inputs: Tensor) -> Self:
+    def fit(cls, inputs: Inputs) -> Self:
         """Compute mean and standard deviation in two passes, in float64."""
         within = tuple(range(1, inputs.ndim - 1))  # of one example: the positions of an image, none of a vector
         mean = _mean(inputs)
         mean = mean.mean(dim=within, keepdim=True) if within else mean
-        squares = sum(((chunk.double() - mean) ** 2).sum(0) for chunk in _pieces(inputs))
+        squares = sum(((chunk.double() - mean) ** 2).sum(0) for chunk in pieces_of(inputs))
         variance = cast(Tensor, squares) / len(inputs)
         std = (variance.mean(dim=within, keepdim=True) if within else variance).sqrt()
         return cls(mean=mean, std=torch.where(std <= 1e-12 * mean.abs(), torch.ones_like(std), std))
@@ -105,14 +103,16 @@ class ImageNet(Standardize):
     """What networks trained on ImageNet expect of RGB images x in 0..255: (x/255 - IMAGENET_MEAN) / IMAGENET_STD."""
 
     @classmethod
-    def fit(cls, inputs: Tensor) -> Self:
+    def fit(cls, inputs: Inputs) -> Self:
         """Nothing to compute, but inputs that are not colour images in the range 0..255 are refused."""
         if inputs.ndim != 4 or inputs.shape[1] != 3:
             raise InputError(
                 f"'imagenet' needs RGB images (N, 3, H, W), but the inputs have shape {tuple(inputs.shape)}; "
                 "use 'standardize' for others."
             )
-        low, high = (0.0, 255.0) if inputs.dtype == torch.uint8 or len(inputs) == 0 else map(float, inputs.aminmax())
+        low, high = 0.0, 255.0
+        if isinstance(inputs, Tensor) and inputs.dtype != torch.uint8 and len(inputs):
+            low, high = map(float, inputs.aminmax())
         if low < 0 or not 1 < high <= 255:
             raise InputError(
                 f"'imagenet' needs images in the range 0 to 255, but the inputs go from {low:g} to {high:g}; "
@@ -143,7 +143,7 @@ class Whiten(Preprocess):
     projection: Tensor
 
     @classmethod
-    def fit(cls, inputs: Tensor) -> Self:
+    def fit(cls, inputs: Inputs) -> Self:
         """Compute mean image, mean contrast and whitening matrix (D, D), in float64."""
         if inputs.ndim != 4:
             raise InputError(
@@ -151,11 +151,11 @@ class Whiten(Preprocess):
                 "use 'standardize' for vectors."
             )
         mean = _mean(inputs)
-        contrast = torch.cat([_without_own_mean(chunk.double() - mean).std(1) for chunk in _pieces(inputs)]).mean()
+        contrast = torch.cat([_without_own_mean(chunk.double() - mean).std(1) for chunk in pieces_of(inputs)]).mean()
         if not float(contrast) > 0:
             raise InputError("Whitening needs images that vary, but these are all alike; check the inputs.")
-        moment = inputs.new_zeros(mean.numel(), mean.numel(), dtype=torch.float64)
-        for chunk in _pieces(inputs):
+        moment = mean.new_zeros(mean.numel(), mean.numel())
+        for chunk in pieces_of(inputs):
             rows = _normalise_contrast(chunk.double() - mean, contrast)
             moment.addmm_(rows.T, rows, alpha=1 / len(inputs))
         return cls(mean=mean, contrast=contrast, projection=_whitening(moment))
@@ -187,15 +187,11 @@ def _whitening(moment: Tensor) -> Tensor:
     return whitening
 
 
-def _pieces(inputs: Tensor) -> tuple[Tensor, ...]:
-    return torch.split(inputs, max(1, min(_CHUNK, _CHUNK_NUMBERS // max(1, prod(inputs.shape[1:])))))
-
-
-def _mean(inputs: Tensor) -> Tensor:
+def _mean(inputs: Inputs) -> Tensor:
     if len(inputs) == 0:
         raise InputError("inputs must hold at least one example to fit a preprocessing on, but are empty.")
-    sums = torch.stack([chunk.sum(0, dtype=torch.float64) for chunk in _pieces(inputs)])
-    return sums.sum(0) / len(inputs)
+    total = sum(chunk.sum(0, dtype=torch.float64) for chunk in pieces_of(inputs))
+    return cast(Tensor, total) / len(inputs)
 
 
 def _floating(inputs: Tensor) -> Tensor:
@@ -217,7 +213,7 @@ def _kind(name: str) -> type[Preprocess]:
     return kinds.get(name, Identity)
 
 
-def build_preprocess(name: PreprocessName, inputs: Tensor) -> Preprocess:
+def build_preprocess(name: PreprocessName, inputs: Inputs) -> Preprocess:
     """Fit the named preprocessing on training inputs (N, ...), on the device where they are."""
     return _kind(name).fit(inputs)
 
@@ -234,7 +230,12 @@ def apply_in_chunks(module: nn.Module, inputs: Tensor, chunk: int | None = None)
         raise InputError(f"chunk must be at least 1, but is {chunk}.")
     device = next((buffer.device for buffer in module.buffers()), inputs.device)
     result = torch.empty(inputs.shape, dtype=torch.float32, device=inputs.device)
-    pieces = _pieces(inputs) if chunk is None else torch.split(inputs, chunk)
-    for piece, target in zip(pieces, torch.split(result, max(1, len(pieces[0]))), strict=True):
+    size = chunk or at_a_time(inputs)
+    for piece, target in zip(inputs.split(size), result.split(size), strict=True):
         target.copy_(module(piece.to(device)))
     return result
+
+
+def scaled(preprocess: Preprocess, inputs: Inputs) -> Inputs:
+    """All inputs, scaled; images that are kept as bytes are scaled when they are used."""
+    return inputs.scaled_by(preprocess) if isinstance(inputs, Images) else apply_in_chunks(preprocess, inputs)

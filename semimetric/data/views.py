@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from semimetric.core.checks import check_choice
 from semimetric.data.augmentation import Augmentation, augment, check_augmentation, has_effect
 from semimetric.data.randaugment import RandAugment, check_images
+from semimetric.data.stored import Inputs, pieces_of
 
 AugmentationKind = Literal["digits", "objects", "randaugment", "photographs", "crops", "vectors"]
 AugmentationStrength = Literal["weak", "strong"]
@@ -70,7 +71,7 @@ class Views(nn.Module):
     black: Tensor
     white: Tensor
 
-    def __init__(self, inputs: Tensor, augmentations: Sequence[Augmentation | RandAugment | None]) -> None:
+    def __init__(self, inputs: Inputs, augmentations: Sequence[Augmentation | RandAugment | None]) -> None:
         super().__init__()
         self.augmentations = tuple(augmentations)
         needs_levels = any(isinstance(augmentation, RandAugment) for augmentation in augmentations)
@@ -80,12 +81,14 @@ class Views(nn.Module):
         if not (needs_levels or any(has_effect(augmentation, inputs.shape) for augmentation in given)):
             for augmentation in given:
                 check_augmentation(augmentation, inputs.shape)
-        columns = inputs.ndim == 2
-        self.register_buffer("centre", inputs.mean(0) if columns else torch.zeros(()))
-        self.register_buffer("spread", inputs.std(0).clamp_min(1e-12) if columns else torch.ones(()))
+        vectors = inputs if isinstance(inputs, Tensor) and inputs.ndim == 2 else None
+        self.register_buffer("centre", torch.zeros(()) if vectors is None else vectors.mean(0))
+        self.register_buffer("spread", torch.ones(()) if vectors is None else vectors.std(0).clamp_min(1e-12))
         if needs_levels:
-            self.register_buffer("black", inputs.amin((0, 2, 3)).reshape(-1, 1, 1))
-            self.register_buffer("white", inputs.amax((0, 2, 3)).reshape(-1, 1, 1))
+            levels = [(piece.amin((0, 2, 3)), piece.amax((0, 2, 3))) for piece in pieces_of(inputs)]
+            black, white = (torch.stack(found) for found in zip(*levels, strict=True))
+            self.register_buffer("black", black.amin(0).reshape(-1, 1, 1))
+            self.register_buffer("white", white.amax(0).reshape(-1, 1, 1))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Views (v n, ...) of examples (n, ...): all first views before all second ones."""
@@ -100,14 +103,14 @@ class Views(nn.Module):
         return augment(scaled, augmentation) * self.spread + self.centre
 
 
-def kind_of(inputs: Tensor) -> AugmentationKind:
+def kind_of(inputs: Inputs) -> AugmentationKind:
     """The kind of views that suits inputs of this shape where nobody says: digits are never mirrored."""
     if inputs.ndim == 2:
         return "vectors"
     return "objects" if inputs.ndim == 4 and inputs.shape[1] == 3 else "digits"
 
 
-def preset_views(inputs: Tensor, kind: ViewKind, strengths: Sequence[AugmentationStrength]) -> Views:
+def preset_views(inputs: Inputs, kind: ViewKind, strengths: Sequence[AugmentationStrength]) -> Views:
     """A view of each strength, of the kind that is named or suits the inputs."""
     check_choice(kind, VIEW_KINDS, "augmentation")
     if kind == "none":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import sqlite3
 import time
 import warnings
@@ -22,15 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from semimetric.core.errors import InputError
 from semimetric.core.files import sha256_of
+from semimetric.core.sizes import bytes_from_environment
 
 FOLDER, SIZE, OFF = "SEMIMETRIC_CACHE", "SEMIMETRIC_CACHE_SIZE", "off"
 """Environment variables: the folder of the cache, or "off", and its largest size, such as 500MB or 2GiB."""
 
 FILE = "features.sqlite"
 MOST_BYTES = 2 << 30
-UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 PREPROCESSING = 1
 """Version of decoding and scaling; a change to either needs another number, as old features are then others."""
@@ -73,7 +71,7 @@ def identity_of(name: str, network: nn.Module, side: int, fit: str) -> str:
 def open_cache(identity: str) -> FeatureCache | None:
     """The cache for the features of one network; None if there shall be none."""
     folder = cache_folder()
-    return None if folder is None else FeatureCache(folder / FILE, identity, _most_bytes())
+    return None if folder is None else FeatureCache(folder / FILE, identity, bytes_from_environment(SIZE, MOST_BYTES))
 
 
 def cache_folder() -> Path | None:
@@ -86,18 +84,6 @@ def cache_folder() -> Path | None:
         return (Path(home) if home else Path.home() / ".cache") / "semimetric"
     except RuntimeError:  # a user without a home
         return None
-
-
-def _most_bytes() -> int:
-    given = os.environ.get(SIZE, "")
-    if not given:
-        return MOST_BYTES
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?i?B?)", given.strip(), re.IGNORECASE)
-    unit = "" if found is None else found[2].upper()
-    unit = unit if unit in UNITS else f"{unit}B"
-    if found is None or unit not in UNITS:
-        raise InputError(f"{SIZE} must be a number of bytes such as 500MB or 2GiB, got {given!r}.")
-    return int(float(found[1]) * UNITS[unit])
 
 
 class FeatureCache:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
+from semimetric.data.stored import Inputs
 
 NORM_FLOOR = 1e-12  # a shorter row has no direction, as that of a network whose last units are all dead
 CHUNK = 1024  # the most examples that are encoded at a time, ...
@@ -41,11 +44,11 @@ def features_of(encoder: nn.Module, inputs: Tensor, precision: str = "float32") 
 
 
 @torch.no_grad()
-def encode(encoder: nn.Module, inputs: Tensor, chunk: int | None = None, precision: str = "float32") -> Tensor:
+def encode(encoder: nn.Module, inputs: Inputs, chunk: int | None = None, precision: str = "float32") -> Tensor:
     """Unit features (N, d) of all inputs in evaluation mode, by chunks; the encoder's mode is restored."""
     device = next((p.device for p in encoder.parameters()), inputs.device)
     largest = CHUNK_NUMBERS_ON_CPU if device.type == "cpu" else CHUNK_NUMBERS
-    chunk = chunk or max(1, min(CHUNK, largest // inputs[0].numel()))
+    chunk = chunk or max(1, min(CHUNK, largest // prod(inputs.shape[1:])))
     was_training = encoder.training
     encoder.eval()
     pieces = [features_of(encoder, piece.to(device), precision) for piece in inputs.split(chunk)]
@@ -53,20 +56,21 @@ def encode(encoder: nn.Module, inputs: Tensor, chunk: int | None = None, precisi
     return torch.cat(pieces)
 
 
-def output_width(encoder: nn.Module, example: Tensor) -> int:
-    """Width d of an encoder's (N, d) output for ``example`` (n, ...); other outputs are refused."""
+def output_width(encoder: nn.Module, examples: Inputs) -> int:
+    """Width d of an encoder's (N, d) output for ``examples`` (n, ...); other outputs are refused."""
+    example = examples[:2]
     was_training = encoder.training
     encoder.eval()
     with torch.no_grad():
         try:
-            output = encoder(example[:2])
+            output = encoder(example)
         except (RuntimeError, AssertionError, ValueError) as error:
             raise InputError(
                 f"the encoder cannot take inputs of shape {tuple(example.shape[1:])}: {error}. "
                 "Choose an encoder that fits the data."
             ) from error
     encoder.train(was_training)
-    if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(example[:2]):
+    if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(example):
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise InputError(f"the encoder must return one row per example, (N, d); for 2 examples it returned {got}.")
     return int(output.shape[1])

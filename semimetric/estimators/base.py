@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +18,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import Tensor
 
 from semimetric.core.checks import refuse_masked
-from semimetric.core.errors import DataError, InputError
+from semimetric.core.errors import InputError
 from semimetric.data.columns import RawColumn
 from semimetric.data.frames import (
     ColumnWarning,
@@ -33,17 +32,17 @@ from semimetric.data.frames import (
 from semimetric.data.labels import UNLABELLED, as_array, is_labelled, number_labels, suggested_rows
 from semimetric.data.samples import Samples, images, is_paths, photographs, vectors
 from semimetric.data.schema import Schema
-from semimetric.encoders.photographs import PhotoTransform
-from semimetric.model.fitted import FittedModel, input_rows, scaled_vectors
+from semimetric.data.stored import Inputs
+from semimetric.model.fitted import FittedModel, input_rows
 from semimetric.model.spec import ExampleNames
-from semimetric.pipeline.data import FitData
+from semimetric.pipeline.data import FitData, read_samples
 from semimetric.pipeline.descriptors import photo_transform
 from semimetric.pipeline.fit import fit
 from semimetric.pipeline.plan import Plan
 from semimetric.pipeline.warm import read_start
 from semimetric.reporting.notebook import small_map
 from semimetric.serve.evaluate import Evaluation, evaluate_examples
-from semimetric.training import Progress, Silent
+from semimetric.training import Silent
 
 Array = NDArray[Any]
 
@@ -289,11 +288,11 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
     def _embed(self, samples: Samples) -> Tensor:
         return self.fitted_.model.embed_scaled(self._scaled(samples))
 
-    def _scaled(self, samples: Samples) -> Tensor:
+    def _scaled(self, samples: Samples) -> Inputs:
         """What the encoder gets of samples of the kind that was fitted."""
         self._check_kind(samples)
         model = self.fitted_.model
-        return scaled_vectors(model.preprocess, read_samples(samples, model.transform, model.device))
+        return model.scaled(read_samples(samples, model.transform, model.device))
 
     def _check_kind(self, samples: Samples) -> None:
         fitted = self.fitted_.spec
@@ -330,21 +329,3 @@ def seed_of(random_state: Any) -> int:
 
 def _dimensions(X: Any) -> int:
     return int(X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim)
-
-
-def read_samples(
-    samples: Samples, transform: PhotoTransform | None, device: torch.device, progress: Progress | None = None
-) -> Tensor:
-    """Model inputs (N, ...); a photograph that cannot be decoded is an error, since every row must stay."""
-    if samples.kind != "photographs":
-        return samples.tensor if transform is None else transform.inputs(samples.tensor, device)
-    assert transform is not None
-    tell = None if progress is None else partial(progress.stage, "reading photographs")
-    _, values, skipped = transform.read(samples.paths, device, tell)
-    if skipped:
-        path, reason = next(iter(skipped.items()))
-        raise DataError(
-            f"{len(skipped)} of {len(samples)} photographs cannot be decoded, the first of them {path}: {reason}. "
-            "Leave them out of X."
-        )
-    return values

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from semimetric.core.errors import InputError
 from semimetric.core.space import Space
 from semimetric.data import Views
+from semimetric.data.stored import Inputs
 from semimetric.graph import Posteriors
 from semimetric.methods.defaults import LR, Values
 from semimetric.metric import Metric
@@ -145,7 +146,7 @@ class Method(nn.Module, ABC, Generic[C]):
         """The metric before training, for features of ``width`` dimensions; Euclidean distance by default."""
         return Metric.identity(width)
 
-    def on_fit_begin(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+    def on_fit_begin(self, inputs: Inputs, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """Called once before training, with the preprocessed inputs (N, ...) and their labels (N,).
 
         Build here what depends on the data or on the features' ``width``: a head, a memory bank, ``make_views``.

@@ -22,6 +22,7 @@ from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Range, Space
 from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
+from semimetric.data.stored import Inputs
 from semimetric.encoders import unit_features
 from semimetric.graph import Posteriors, cosine_posteriors, names_and_confidence, nearest_neighbors, upper_quartiles
 from semimetric.losses import contextual_targets, contrastive_loss, relaxed_contrastive_loss
@@ -208,7 +209,7 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement], LearnsFromA
     directions: Tensor
     placed: Tensor
 
-    def on_fit_begin(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+    def on_fit_begin(self, inputs: Inputs, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """Build a head for the labelled classes, and a weak and a strong view."""
         classes = torch.unique(labels[labels >= 0])
         within = self.settings.metric == "within"

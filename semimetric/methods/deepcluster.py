@@ -18,6 +18,7 @@ from semimetric.core.checks import check_at_least, check_choice, check_positive
 from semimetric.core.settings import setting
 from semimetric.core.space import Range
 from semimetric.data import preset_views
+from semimetric.data.stored import Inputs
 from semimetric.data.views import AugmentationStrength
 from semimetric.encoders import unit_features
 from semimetric.graph.clustering import kmeans
@@ -107,7 +108,7 @@ class DeepCluster(Classifier[Clusters]):
     assignment: Tensor
     previous: Tensor
 
-    def on_fit_begin(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+    def on_fit_begin(self, inputs: Inputs, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """Build the head, with at most one cluster per example, and the views."""
         clusters = min(self.settings.clusters, len(inputs))
         self.head = linear_head(self.embedding_width(width), clusters, generator)

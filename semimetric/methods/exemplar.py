@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from semimetric.core.checks import check_at_least
 from semimetric.core.settings import setting
 from semimetric.data import Augmentation, RandAugment, ViewKind, Views, augmentation_for, kind_of, preset_views
+from semimetric.data.stored import Inputs
 from semimetric.methods.baseline import ON_VIEWS, Classifier, Targets, ViewSettings, linear_head
 from semimetric.methods.defaults import extended
 from semimetric.metric import Metric
@@ -57,7 +58,7 @@ class Exemplar(Classifier[Targets]):
     settings: ExemplarSettings
     seeds: Tensor
 
-    def on_fit_begin(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+    def on_fit_begin(self, inputs: Inputs, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """Draw the seeds, sorted rows (N_e,) of the inputs, and build the head and the views."""
         drawn = torch.randperm(len(inputs), generator=generator)[: self.settings.exemplars]
         self.register_buffer("seeds", drawn.sort().values)
@@ -86,7 +87,7 @@ class Exemplar(Classifier[Targets]):
         return {"exemplar_loss": loss / len(nodes), "exemplar_accuracy": right / len(nodes)}
 
 
-def transformations(inputs: Tensor, kind: ViewKind) -> Views:
+def transformations(inputs: Inputs, kind: ViewKind) -> Views:
     """One view of each example, of this kind, or for "auto" of the kind of the inputs; strong where none is listed."""
     suited = kind_of(inputs) if kind == "auto" else kind
     if suited in TRANSFORMATIONS:

@@ -16,6 +16,7 @@ from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Range
 from semimetric.data import preset_views
+from semimetric.data.stored import Inputs
 from semimetric.encoders import unit_features
 from semimetric.losses import instance_loss, noise_contrastive_loss, scaled_cosines
 from semimetric.methods.base import Needs
@@ -77,7 +78,7 @@ class Instance(Baseline[Targets]):
     log_mean: Tensor
     drawn: Tensor
 
-    def on_fit_begin(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+    def on_fit_begin(self, inputs: Inputs, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """Fill the bank with random directions, and build the views."""
         columns = self.embedding_width(width)
         largest = math.sqrt(3 / columns)  # the mean square is then 1 / columns

@@ -13,6 +13,7 @@ from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.core.space import Range, Space
 from semimetric.data import VIEW_HELP, ViewKind, preset_views, rotate_quarters
+from semimetric.data.stored import Inputs
 from semimetric.methods.base import Needs
 from semimetric.methods.baseline import ON, Classifier, Targets, ViewSettings, linear_head
 from semimetric.methods.defaults import Values, extended, on_photographs
@@ -49,7 +50,7 @@ class Rotation(Classifier[Targets]):
     Settings = RotationSettings
     settings: RotationSettings
 
-    def on_fit_begin(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+    def on_fit_begin(self, inputs: Inputs, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """Check that the inputs can be rotated, and build the head and the views."""
         check_turnable(inputs)
         self.head = linear_head(self.embedding_width(width), TURNS, generator)
@@ -82,7 +83,7 @@ def quarter_turns(images: int, device: torch.device) -> Tensor:
     return torch.arange(TURNS, device=device).repeat_interleave(images)
 
 
-def check_turnable(inputs: Tensor) -> None:
+def check_turnable(inputs: Inputs) -> None:
     """Refuse inputs that are not square images."""
     if inputs.ndim != 4:
         raise InputError(

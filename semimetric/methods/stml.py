@@ -18,6 +18,7 @@ from semimetric.core.checks import check_at_least, check_choice, check_not_negat
 from semimetric.core.settings import setting
 from semimetric.core.space import Range
 from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
+from semimetric.data.stored import Inputs
 from semimetric.encoders import unit_features
 from semimetric.graph import nearest_neighbors
 from semimetric.losses import contextual_targets, neighbourhood_divergence, relaxed_contrastive_loss
@@ -114,7 +115,7 @@ class STML(LearnsFromAverage[Neighbourhoods]):
     f: nn.Linear
     g: nn.Linear
 
-    def on_fit_begin(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+    def on_fit_begin(self, inputs: Inputs, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """Build the heads, with orthonormal weights, and two views."""
         self.f = _orthonormal_head(width, self.settings.components or width, generator)
         self.g = _orthonormal_head(width, width, generator)

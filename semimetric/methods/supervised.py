@@ -13,6 +13,7 @@ from torch import Tensor
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
 from semimetric.data import preset_views
+from semimetric.data.stored import Inputs
 from semimetric.methods.base import Needs
 from semimetric.methods.baseline import ON_VIEWS, Baseline, Targets, ViewSettings
 from semimetric.methods.defaults import extended
@@ -132,7 +133,7 @@ class Supervised(Baseline[Labelled]):
                 "class, such as 'consensus'."
             )
 
-    def on_fit_begin(self, inputs: Tensor, labels: Tensor, width: int, generator: torch.Generator) -> None:
+    def on_fit_begin(self, inputs: Inputs, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """Build the views."""
         self.make_views = preset_views(inputs, self.settings.augmentation, ("weak",))
 

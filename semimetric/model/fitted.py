@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from semimetric.core.errors import InputError
 from semimetric.data import Preprocess, apply_in_chunks
 from semimetric.data.preprocess import Identity
 from semimetric.data.schema import Schema
+from semimetric.data.stored import Images, Inputs
 from semimetric.encoders import encode
 from semimetric.encoders.features import blended
 from semimetric.encoders.photographs import PhotoTransform
@@ -45,10 +47,14 @@ def scaled_vectors(preprocess: Preprocess, inputs: Tensor) -> Tensor:
     return apply_in_chunks(preprocess, inputs)
 
 
-def input_rows(scaled: Tensor) -> Tensor | None:
+def fits_in_a_row(inputs: Inputs) -> bool:
+    """Whether an example has at most ``WIDEST_INPUT`` numbers."""
+    return prod(inputs.shape[1:]) <= WIDEST_INPUT
+
+
+def input_rows(scaled: Inputs) -> Tensor | None:
     """Scaled inputs (N, ...) as rows (N, d) in float32, on the CPU; None if a row is wider than ``WIDEST_INPUT``."""
-    rows = scaled.flatten(1)
-    return rows.float().cpu() if rows.shape[1] <= WIDEST_INPUT else None
+    return scaled[:].flatten(1).float().cpu() if fits_in_a_row(scaled) else None
 
 
 @dataclass(frozen=True)
@@ -79,24 +85,30 @@ class Model:
     def _precise_encoder(self) -> nn.Module:
         return copy.deepcopy(self.encoder).double()  # type: ignore[union-attr]
 
+    def scaled(self, inputs: Inputs) -> Inputs:
+        """What the encoder gets of unscaled inputs."""
+        if isinstance(inputs, Images):
+            return inputs.to(self.device).scaled_by(self.preprocess)
+        return scaled_vectors(self.preprocess, inputs)
+
     def embed(self, inputs: Tensor) -> Tensor:
         """Embeddings (N, l) of unscaled inputs (N, ...), on the CPU, in float64."""
         return self.embed_scaled(scaled_vectors(self.preprocess, inputs))
 
-    def embed_scaled(self, scaled: Tensor) -> Tensor:
+    def embed_scaled(self, scaled: Inputs) -> Tensor:
         """As ``embed``, of scaled inputs.
 
         A network on vectors computes in float64. An embedding then does not depend on the rest of its batch.
         """
-        if self.encoder is None:
-            features = scaled.to(self.device).double()
-        elif scaled.ndim == 2:
-            features = encode(self._precise_encoder, scaled.double())
+        if isinstance(scaled, Images) or (scaled.ndim != 2 and self.encoder is not None):
+            assert self.encoder is not None
+            learned = self.metric.transform(encode(self.encoder, scaled))
+        elif self.encoder is None:
+            learned = self.metric.transform(scaled.to(self.device).double())
         else:
-            features = encode(self.encoder, scaled)
-        learned = self.metric.transform(features)
+            learned = self.metric.transform(encode(self._precise_encoder, scaled.double()))
         if self.frozen_share:
-            learned = blended(scaled.to(learned), learned, self.frozen_share)
+            learned = blended(scaled[:].to(learned), learned, self.frozen_share)
         embedded = learned.cpu().double()
         if not bool(torch.isfinite(embedded).all()):
             rows = (~torch.isfinite(embedded).all(1)).nonzero().flatten()

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from semimetric.core.checks import check_not_negative
 from semimetric.core.errors import InputError
+from semimetric.data.stored import Inputs
 from semimetric.graph import Posteriors
 
 RISK = 0.05
@@ -37,6 +38,10 @@ MOST_ROWS = 600
 MOST_JUDGED = 1000
 """Examples of a fold, at most, that are judged, labelled ones first."""
 
+MOST_NUMBERS = 1 << 26
+"""Numbers in the examples, at most, from which the score is fitted: half a gibibyte."""
+
+AT_A_TIME = 1024  # examples that are scored at a time
 MOST_DIRECTIONS = 256
 SHRINKAGE = 0.1
 LEAST_WEIGHT = 1e-3
@@ -114,10 +119,10 @@ class Unknown:
         ]  # -1 is of no cluster
         return sorted(groups, key=len, reverse=True)
 
-    def new_groups(self, rows: Tensor) -> list[Tensor]:
-        """As ``groups``, of those examples (n, d) that look like no known class."""
-        beyond = (self.scores(rows) > self.threshold(RISK)).nonzero().flatten()
-        return [beyond[group] for group in self.groups(rows[beyond])]
+    def looks_new(self, inputs: Inputs) -> Tensor:
+        """Rows of those scaled inputs (n, ...) that look like no known class."""
+        scores = torch.cat([self.scores(part.flatten(1).float().cpu()) for part in inputs.split(AT_A_TIME)])
+        return (scores > self.threshold(RISK)).nonzero().flatten()
 
     @property
     def _shape(self) -> Shape:
@@ -128,7 +133,7 @@ class Unknown:
         return self._shape.whiten(rows.double())
 
     def _logits(self, rows: Tensor) -> Tensor:
-        parts = [_distances(part.double(), self.means.double(), self._shape) for part in rows.split(1024)]
+        parts = [_distances(part.double(), self.means.double(), self._shape) for part in rows.split(AT_A_TIME)]
         return (torch.cat(parts) - self.offsets) @ self.factors + self.bias
 
 
@@ -143,6 +148,16 @@ class Group(NamedTuple):
     def of(self, chosen: Tensor) -> Group:
         """Some of them."""
         return Group(*(part[chosen] for part in self))
+
+
+def judged_rows(labels: Tensor, width: int) -> Tensor:
+    """Examples from which the score is fitted: all, or of very many the labelled ones and some of the others."""
+    most = max(FEWEST, MOST_NUMBERS // width)
+    if len(labels) <= most:
+        return torch.arange(len(labels))
+    labelled, others = (labels >= 0).nonzero().flatten()[:most], (labels < 0).nonzero().flatten()
+    places = torch.arange(min(most - len(labelled), len(others))) * len(others) // max(1, most - len(labelled))
+    return torch.cat([labelled, others[places]]).sort().values
 
 
 def fit_unknown(inputs: Tensor, found: Posteriors, labels: Tensor, seed: int = 0) -> Unknown | None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from semimetric.core.errors import DataError
 from semimetric.data import (
     Collection,
     Dataset,
@@ -25,6 +26,7 @@ from semimetric.data import (
 )
 from semimetric.data.samples import Kind, Samples, photographs, vectors
 from semimetric.data.schema import Schema
+from semimetric.data.stored import Inputs
 from semimetric.encoders.photographs import PhotoTransform
 from semimetric.model.spec import ExampleNames
 from semimetric.pipeline.descriptors import described, described_photographs
@@ -42,7 +44,7 @@ class FitData:
     Parameters
     ----------
     kind, shape : what one raw example is; photographs have the shape ()
-    inputs : (N, ...) vectors, images, or features of a backbone
+    inputs : (N, ...) vectors, images, or features of a backbone; photographs beyond the memory are in a file
     labels : (N,) class numbers, -1 where unlabelled
     names : names of examples and classes
     transform : how photographs become inputs
@@ -53,7 +55,7 @@ class FitData:
 
     kind: Kind
     shape: tuple[int, ...]
-    inputs: Tensor
+    inputs: Inputs
     labels: Tensor
     names: ExampleNames = field(default_factory=ExampleNames)
     transform: PhotoTransform | None = None
@@ -65,7 +67,7 @@ class FitData:
 
     def release(self) -> None:
         """Forget the raw inputs, which may be gigabytes, once they have been scaled."""
-        self.inputs, self.withheld, self.test = self.inputs.new_empty(0), None, None
+        self.inputs, self.withheld, self.test = torch.empty(0), None, None
 
 
 def benchmark_data(plan: Plan, dataset: Dataset) -> FitData:
@@ -129,15 +131,46 @@ def samples_of(collection: Collection) -> Samples:
 def read_inputs(
     collection: Collection, transform: PhotoTransform | None, device: torch.device, progress: Progress | None = None
 ) -> tuple[Collection, Tensor]:
-    """Inputs (n, ...) of a collection, and the collection without what cannot be decoded."""
+    """Inputs (n, ...) of a collection in memory, and the collection without what cannot be decoded."""
+    kept, inputs = read_all_inputs(collection, transform, device, progress, in_memory=True)
+    assert isinstance(inputs, Tensor)
+    return kept, inputs
+
+
+def read_all_inputs(
+    collection: Collection,
+    transform: PhotoTransform | None,
+    device: torch.device,
+    progress: Progress | None = None,
+    in_memory: bool = False,
+) -> tuple[Collection, Inputs]:
+    """As ``read_inputs``; photographs beyond the memory are in a file, unless ``in_memory``."""
     samples = samples_of(collection)
     if samples.kind == "vectors":
         return collection, samples.tensor if transform is None else transform.inputs(samples.tensor, device)
     assert transform is not None
     count = None if progress is None else _counting(progress, "reading photographs")
-    rows, inputs, skipped = transform.read(samples.paths, device, count)
+    rows, inputs, skipped = transform.read_all(samples.paths, device, count, in_memory=in_memory)
     names = dict(zip(samples.paths, collection.names, strict=True))
     return subset(collection, rows.tolist(), {names[path]: reason for path, reason in skipped.items()}), inputs
+
+
+def read_samples(
+    samples: Samples, transform: PhotoTransform | None, device: torch.device, progress: Progress | None = None
+) -> Inputs:
+    """Model inputs (N, ...); a photograph that cannot be decoded is an error, since every row must stay."""
+    if samples.kind != "photographs":
+        return samples.tensor if transform is None else transform.inputs(samples.tensor, device)
+    assert transform is not None
+    tell = None if progress is None else _counting(progress, "reading photographs")
+    _, values, skipped = transform.read_all(samples.paths, device, tell)
+    if skipped:
+        path, reason = next(iter(skipped.items()))
+        raise DataError(
+            f"{len(skipped)} of {len(samples)} photographs cannot be decoded, the first of them {path}: {reason}. "
+            "Leave them out of X."
+        )
+    return values
 
 
 def subset(collection: Collection, rows: list[int], skipped: dict[str, str]) -> Collection:

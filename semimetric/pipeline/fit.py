@@ -8,24 +8,35 @@ import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from semimetric.core.allocator import keep_freed_memory
-from semimetric.data import Preprocess, apply_in_chunks, build_preprocess
-from semimetric.data.preprocess import Identity
+from semimetric.data import Preprocess, build_preprocess
+from semimetric.data.preprocess import Identity, scaled
+from semimetric.data.stored import Inputs, placed, some_of
 from semimetric.encoders import build_encoder, encode
 from semimetric.evaluation import evaluate
 from semimetric.graph import Posteriors
 from semimetric.methods import METHODS
 from semimetric.metric import Metric
-from semimetric.model.fitted import FittedModel, Model, input_rows, on_cpu, posteriors_of, scaled_vectors, with_labels
+from semimetric.model.fitted import (
+    FittedModel,
+    Model,
+    fits_in_a_row,
+    input_rows,
+    on_cpu,
+    posteriors_of,
+    scaled_vectors,
+    with_labels,
+)
 from semimetric.model.folder import write_fitted, write_start
 from semimetric.model.origin import write_origin
 from semimetric.model.spec import ExampleNames, ModelSpec
-from semimetric.model.unknown import Unknown, fit_unknown
+from semimetric.model.unknown import Unknown, fit_unknown, judged_rows
 from semimetric.pipeline.data import FitData
 from semimetric.pipeline.linear import GuardWarning, fit_metric
 from semimetric.pipeline.plan import Plan
@@ -43,7 +54,7 @@ class Prepared:
 
     preprocess: Preprocess
     training: TrainingData
-    test_inputs: Tensor | None = None
+    test_inputs: Inputs | None = None
     test_labels: Tensor | None = None
 
 
@@ -51,22 +62,23 @@ def prepare(
     plan: Plan, data: FitData, device: torch.device | str = "cpu", preprocess: Preprocess | None = None
 ) -> Prepared:
     """Fit the preprocessing on the training inputs, unless there is one, and scale everything."""
-    inputs = data.inputs.to(device)
+    as_bytes = plan.network.preprocess != "whiten"  # the other kinds scale by pixel
+    inputs = placed(data.inputs, device, as_bytes)
     preprocess = build_preprocess(plan.network.preprocess, inputs) if preprocess is None else preprocess.to(device)
 
-    def scaled(examples: Any) -> tuple[Tensor | None, Tensor | None]:
+    def scored(examples: Any) -> tuple[Inputs | None, Tensor | None]:
         if examples is None:
             return None, None
-        return apply_in_chunks(preprocess, examples.inputs.to(device)), examples.labels.to(device)
+        return scaled(preprocess, placed(examples.inputs, device, as_bytes)), examples.labels.to(device)
 
     classes = None if data.classes is None else data.classes.to(device)
     suggested = torch.zeros(len(inputs), dtype=torch.bool, device=device)
     suggested[list(data.names.suggested)] = True
     training = TrainingData(
-        apply_in_chunks(preprocess, inputs), data.labels.to(device), *scaled(data.withheld), classes, suggested
+        scaled(preprocess, inputs), data.labels.to(device), *scored(data.withheld), classes, suggested
     )
     del inputs  # a copy on a GPU goes before the test set comes
-    return Prepared(preprocess, training, *scaled(data.test))
+    return Prepared(preprocess, training, *scored(data.test))
 
 
 def build_network(plan: Plan, shape: tuple[int, ...]) -> nn.Module:
@@ -96,11 +108,11 @@ def pretrain_encoder(plan: Plan, trainer: Trainer) -> None:
     """Softmax training on the labels that the method may always learn from, if the plan asks for it."""
     if plan.pretraining.pretrain_epochs:
         rows = trainer.learned_rows()
-        inputs, labels = trainer.data.inputs[rows], trainer.data.labels[rows]
+        inputs, labels = some_of(trainer.data.inputs, rows), trainer.data.labels[rows]
         pretrain(trainer.encoder, inputs, labels, plan.pretraining, plan.seed, trainer.progress)
 
 
-def score(encoder: nn.Module, metric: Metric, inputs: Tensor, labels: Tensor) -> dict[str, float]:
+def score(encoder: nn.Module, metric: Metric, inputs: Inputs, labels: Tensor) -> dict[str, float]:
     """NMI and Recall@K of the embedding of scaled ``inputs``."""
     return evaluate(metric.transform(encode(encoder, inputs)), labels)
 
@@ -159,21 +171,22 @@ def _released(open_run: OpenRun, after: ExitStack) -> OpenRun:
 def _fit_metric(plan: Plan, data: FitData, progress: Progress | None) -> FittedModel:
     """A metric on vectors, without a network."""
     preprocess = build_preprocess(plan.network.preprocess, data.inputs)
-    scaled = scaled_vectors(preprocess, data.inputs)
+    assert isinstance(data.inputs, Tensor)
+    vectors = scaled_vectors(preprocess, data.inputs)
     method = METHODS[plan.method](plan.method_settings)
-    found = fit_metric(method, scaled.double(), data.labels, plan.seed)
+    found = fit_metric(method, vectors.double(), data.labels, plan.seed)
     for sentence in found.guards.values():
         if progress is None or isinstance(progress, Silent):
             warnings.warn(sentence, GuardWarning, stacklevel=4)
         else:
             progress.warn(sentence)
     model = Model(preprocess, None, found.metric)
-    embeddings = model.embed_scaled(scaled)
+    embeddings = model.embed_scaled(vectors)
     facts = _common_facts(plan, found.metric, "cpu") | {"guards": list(found.guards)}
     posteriors = posteriors_of(embeddings, data.labels)
     names = _names(data, posteriors)
-    kept = _kept_inputs(plan, scaled, data.labels, posteriors)
-    facts |= _new_groups(kept.get("unknown"), scaled, data)
+    kept = _kept_inputs(plan, vectors, data.labels, posteriors)
+    facts |= _new_groups(kept.get("unknown"), vectors, data)
     learned = (embeddings, data.labels, posteriors, names, facts)
     return FittedModel(model, model_spec(plan, data), *learned, **kept)
 
@@ -218,22 +231,28 @@ def _fit_network(
     return FittedModel(model, spec, *found, **kept), trainer.run
 
 
-def _kept_inputs(plan: Plan, scaled: Tensor, labels: Tensor, found: Posteriors) -> dict[str, Any]:
+def _kept_inputs(plan: Plan, inputs: Inputs, labels: Tensor, found: Posteriors) -> dict[str, Any]:
     """What a model of own data keeps of its inputs: those of labelled examples, and the score of no known class."""
-    rows = None if plan.dataset else input_rows(scaled)
-    if rows is None:
+    if plan.dataset or not fits_in_a_row(inputs):
         return {}
-    return {"labelled_inputs": rows[labels >= 0], "unknown": fit_unknown(rows, found, labels, plan.seed)}
+    judged = judged_rows(labels, prod(inputs.shape[1:]))
+    rows = input_rows(inputs if len(judged) == len(labels) else some_of(inputs, judged))
+    known = Posteriors(found.classes, found.shares[judged], found.confidence[judged])
+    labelled = input_rows(some_of(inputs, (labels >= 0).nonzero().flatten().to(inputs.device)))
+    assert rows is not None
+    return {"labelled_inputs": labelled, "unknown": fit_unknown(rows, known, labels[judged], plan.seed)}
 
 
-def _new_groups(unknown: Unknown | None, scaled: Tensor, data: FitData) -> dict[str, Any]:
+def _new_groups(unknown: Unknown | None, inputs: Inputs, data: FitData) -> dict[str, Any]:
     """Names of unlabelled examples that look like one more class, group by group; nothing where there is no score."""
-    rows, names = input_rows(scaled), data.names.names
-    if unknown is None or rows is None or not names:
+    names = data.names.names
+    if unknown is None or not names:
         return {}
     places = (data.labels < 0).nonzero().flatten()
-    found = unknown.new_groups(rows[places]) if len(places) else []
-    return {"new_groups": [[names[place] for place in places[group].tolist()] for group in found]}
+    beyond = places[unknown.looks_new(some_of(inputs, places.to(inputs.device)))] if len(places) else places
+    rows = input_rows(some_of(inputs, beyond.to(inputs.device))) if len(beyond) else None
+    found = [] if rows is None else unknown.groups(rows)
+    return {"new_groups": [[names[place] for place in beyond[group].tolist()] for group in found]}
 
 
 def _posteriors(trainer: Trainer, embeddings: Tensor, labels: Tensor) -> Posteriors:

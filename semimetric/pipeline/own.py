@@ -17,7 +17,7 @@ from semimetric.data.schema import Schema
 from semimetric.methods import METHODS
 from semimetric.model.spec import ExampleNames
 from semimetric.pipeline.config import run_config, run_opener
-from semimetric.pipeline.data import FitData, digest_of, read_inputs, samples_of
+from semimetric.pipeline.data import FitData, digest_of, read_all_inputs, samples_of
 from semimetric.pipeline.descriptors import photo_transform
 from semimetric.pipeline.fit import build_network, fit
 from semimetric.pipeline.plan import Plan
@@ -94,7 +94,7 @@ def read_own(
         check_photo_options(side, plan.network.fit, workers=None)
     encoder = build_network(plan, (3, side, side)) if side and not plan.network.backbone else None
     transform = photo_transform(plan.network, plan.seed) if side else None
-    kept, inputs = read_inputs(collection, transform, device, progress)
+    kept, inputs = read_all_inputs(collection, transform, device, progress)
     if tell is not None:
         tell(kept)
     samples = samples_of(kept)

@@ -7,6 +7,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
 from semimetric.core.space import Range, Space
+from semimetric.data.stored import Inputs, pieces_of, some_of
 from semimetric.encoders import encode
 from semimetric.methods import METHODS
 from semimetric.metric import Metric
@@ -61,7 +63,7 @@ def space_for(method: str, given: Iterable[str], examples: int, network: bool = 
 class Judge:
     """Held-out examples: scaled inputs (N, ...) and labels (N,)."""
 
-    inputs: Tensor
+    inputs: Inputs
     labels: Tensor
 
     def embeddings(self, encoder: nn.Module, metric: Metric) -> Tensor:
@@ -140,7 +142,7 @@ def own_problem(request: OwnRequest, own: OwnData, device: torch.device) -> Prob
         training = prepare(first, seen, device).training
         labels = data.labels.to(device)
         data_for(METHODS[first.method](), dataclasses.replace(training, labels=labels))  # refuses what fit would refuse
-        run = _network_trial(replan, training, Judge(training.inputs[rows], labels[rows]), device)
+        run = _network_trial(replan, training, Judge(some_of(training.inputs, rows), labels[rows]), device)
     about = {"data": _digest(data), "method": request.method, "given": given}
     return Problem(space, start, about, run)
 
@@ -221,6 +223,6 @@ def _around(space: Space, plan: Plan) -> tuple[Space, dict[str, Any]]:
 def _digest(data: FitData) -> str:
     """SHA-256 of inputs and labels: a study continues on the same data only."""
     digest = hashlib.sha256(str(tuple(data.inputs.shape)).encode())
-    for tensor in (data.inputs, data.labels):
+    for tensor in chain(pieces_of(data.inputs), [data.labels]):
         digest.update(tensor.cpu().contiguous().numpy().data)
     return digest.hexdigest()

@@ -136,8 +136,8 @@ def _of_benchmark(loaded: LoadedRun, data_dir: Path | None) -> Pictures:
     if data.names.names != names:
         raise DataError(f"{plan.dataset} holds other examples than the run was trained on.")
     if data.inputs.ndim == 4:
-        return Pictures(len(names), images=data.inputs, truth=data.classes)
-    return Pictures(len(names), features=data.inputs, truth=data.classes)
+        return Pictures(len(names), images=data.inputs[:], truth=data.classes)
+    return Pictures(len(names), features=data.inputs[:], truth=data.classes)
 
 
 def source_of(loaded: LoadedRun, named: Path | None) -> Path:

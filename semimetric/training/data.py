@@ -11,6 +11,7 @@ from torch import Tensor
 
 from semimetric.core.arrays import as_tensor, check_finite, check_labels
 from semimetric.core.errors import InputError
+from semimetric.data.stored import Images, Inputs, pieces_of, some_of
 from semimetric.methods import LearnsMetric, Method, PredictsClasses, is_taught
 from semimetric.training.settings import TrainingSettings
 
@@ -22,7 +23,7 @@ class TrainingData:
     Parameters
     ----------
     inputs : (N, ...) floating-point array
-        Labelled and unlabelled examples.
+        Labelled and unlabelled examples; many images may be ``Images``, which are kept as bytes.
     labels : (N,) int array
         Class numbers, -1 = unlabelled.
     validation_inputs, validation_labels : arrays, optional
@@ -33,9 +34,9 @@ class TrainingData:
         Labels that ``suggest`` had chosen. They are no random sample, so they are never held out.
     """
 
-    inputs: Tensor
+    inputs: Inputs
     labels: Tensor
-    validation_inputs: Tensor | None = None
+    validation_inputs: Inputs | None = None
     validation_labels: Tensor | None = None
     classes: Tensor | None = None
     suggested: Tensor | None = None
@@ -43,7 +44,8 @@ class TrainingData:
     def __post_init__(self) -> None:
         self._keep("inputs", _check_inputs(self.inputs, "inputs"))
         self._keep("labels", check_labels(self.labels, len(self.inputs)))
-        if bool((self.inputs == self.inputs[0]).all()):
+        first = self.inputs[0]
+        if all(bool((piece == first).all()) for piece in pieces_of(self.inputs)):
             raise InputError(f"inputs are constant: all {len(self.inputs)} examples are the same. Check the data.")
         if self.classes is not None:
             self._keep("classes", check_labels(self.classes, len(self.inputs), "classes"))
@@ -56,7 +58,7 @@ class TrainingData:
             if len(torch.unique(labels[labels >= 0])) < 2:
                 raise InputError("validation_labels must hold at least 2 classes. Withhold more examples.")
 
-    def _keep(self, name: str, value: Tensor) -> None:
+    def _keep(self, name: str, value: Inputs) -> None:
         object.__setattr__(self, name, value)
 
     @property
@@ -75,8 +77,10 @@ class TrainingData:
         return dataclasses.replace(self, **{name: t.to(device) for name, t in held.items() if t is not None})
 
 
-def _check_inputs(inputs: Any, name: str) -> Tensor:
-    tensor = as_tensor(inputs, name)
+def _check_inputs(inputs: Any, name: str) -> Inputs:
+    if isinstance(inputs, Images) and len(inputs) > 1 and inputs.scaling is not None:
+        return inputs  # bytes are finite
+    tensor = as_tensor(inputs[:] if isinstance(inputs, Images) else inputs, name)
     if tensor.ndim < 2 or len(tensor) < 2:
         raise InputError(f"{name} must be at least 2 examples (N, ...), got shape {tuple(tensor.shape)}.")
     if not tensor.is_floating_point():
@@ -127,7 +131,7 @@ def data_for(method: Method[Any], data: TrainingData) -> TrainingData:
         rows = data.labelled
         optional = {"classes": data.classes, "suggested": data.suggested}
         kept = {name: None if values is None else values[rows] for name, values in optional.items()}
-        return dataclasses.replace(data, inputs=data.inputs[rows], labels=data.labels[rows], **kept)
+        return dataclasses.replace(data, inputs=some_of(data.inputs, rows), labels=data.labels[rows], **kept)
     if len(data.unlabelled) == 0 and not method.unlabelled_optional:
         raise InputError(
             f"method {method.name!r} learns from unlabelled examples and there is none: no label is -1. "

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 from semimetric.core.draws import own_draws
 from semimetric.core.errors import DivergedError, InputError
+from semimetric.data.stored import Inputs
 from semimetric.training.progress import Progress, Silent
 from semimetric.training.settings import PretrainSettings
 
 
 def pretrain(
     encoder: nn.Module,
-    inputs: Tensor,
+    inputs: Inputs,
     labels: Tensor,
     settings: PretrainSettings,
     seed: int,
@@ -33,7 +34,7 @@ def pretrain(
 
 
 def _pretrain(
-    encoder: nn.Module, inputs: Tensor, labels: Tensor, settings: PretrainSettings, seed: int, progress: Progress
+    encoder: nn.Module, inputs: Inputs, labels: Tensor, settings: PretrainSettings, seed: int, progress: Progress
 ) -> float:
     generator = torch.Generator().manual_seed(seed)
     device = inputs.device

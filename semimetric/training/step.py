@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from math import prod
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from semimetric.core.errors import DivergedError
+from semimetric.data.stored import Inputs, read_ahead
 from semimetric.encoders import features_of
 from semimetric.methods import LearnsFromAverage, LearnsMetric, Method, is_taught
 from semimetric.metric import GraphedFunction, Metric
@@ -34,7 +36,7 @@ class TrainingStep:
     encoder: nn.Module
     method: Method[Any]
     optimizer: torch.optim.Optimizer
-    inputs: Tensor
+    inputs: Inputs
     update_metric: bool
     train_encoder: bool = True
     average: RunningAverage | None = None
@@ -59,14 +61,17 @@ class TrainingStep:
         """
         if not (self.inputs.is_cuda and self.method.needs.views):
             return 1
-        bytes_of_a_batch = MOST_VIEWS * size * self.inputs[0].numel() * self.inputs.element_size()
+        bytes_of_a_batch = MOST_VIEWS * size * prod(self.inputs.shape[1:]) * self.inputs.dtype.itemsize
         return max(1, min(MOST_BATCHES, VIEW_BYTES // bytes_of_a_batch))
 
-    def views(self, rows: list[Tensor]) -> Tensor:
-        """Encoder inputs (batches, v n, ...) for several batches, given by the rows of their examples."""
-        views = self.method.views(self.inputs[torch.cat(rows)])
-        batches, size = len(rows), len(rows[0])
-        by_view = views.reshape(-1, batches, size, *views.shape[1:])
+    def examples(self, groups: Iterable[list[Any]], rows: Tensor) -> Iterator[tuple[list[Any], Tensor]]:
+        """Each group of batches with its examples, batch after batch; ``rows`` are those of all nodes."""
+        return read_ahead(self.inputs, ((group, torch.cat([rows[batch.nodes] for batch in group])) for group in groups))
+
+    def views(self, examples: Tensor, batches: int) -> Tensor:
+        """Encoder inputs (batches, v n, ...) for several batches, given by their examples (batches n, ...)."""
+        views = self.method.views(examples)
+        by_view = views.reshape(-1, batches, len(examples) // batches, *views.shape[1:])
         return by_view.transpose(0, 1).reshape(batches, -1, *views.shape[1:])
 
     def __call__(self, metric: Metric, views: Tensor, batch: Any) -> Metric:

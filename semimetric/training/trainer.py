@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from semimetric.core.draws import own_draws
 from semimetric.core.errors import InputError
+from semimetric.data.stored import Inputs, some_of
 from semimetric.encoders import encode, output_width
 from semimetric.evaluation import Spread, measure_spread
 from semimetric.graph import Posteriors
@@ -192,7 +193,7 @@ class Trainer:
         rows = self._working_set(epoch)
         self.method.on_epoch_begin(epoch)
         labels = self.held_back.labels(epoch) if self.held_back else self.data.labels
-        features = self._features(self.data.inputs[rows])
+        features = self._features(some_of(self.data.inputs, rows))
         constraints = self._constraints(epoch, features, labels[rows])
         record: dict[str, Any] = {"epoch": epoch} | self.method.statistics(self.metric, features, constraints)
         record |= self._judge(epoch, rows, features, constraints)
@@ -247,8 +248,9 @@ class Trainer:
         with self._weights_of_steps():
             passes = (constraints.minibatches(size, self.generator) for _ in range(self.settings.passes))
             done = 0
-            for batches in batched(chain.from_iterable(passes), self.step.at_once(size)):
-                for views, batch in zip(self.step.views([rows[b.nodes] for b in batches]), batches, strict=True):
+            groups = batched(chain.from_iterable(passes), self.step.at_once(size))
+            for batches, examples in self.step.examples(groups, rows):
+                for views, batch in zip(self.step.views(examples, len(batches)), batches, strict=True):
                     if not done or epoch <= self.settings.warmup:  # after it once an epoch
                         set_learning_rate(self.optimizer, learning_rate(self.settings, epoch, (done + 1) / total))
                     self.metric = self.step(self.metric, views, batch)
@@ -331,9 +333,9 @@ class Trainer:
         return judge(embeddings, labels)
 
     def _embed(self, rows: Tensor) -> Tensor:
-        return self.metric.transform(self._features(self.data.inputs[rows]))
+        return self.metric.transform(self._features(some_of(self.data.inputs, rows)))
 
-    def _features(self, inputs: Tensor) -> Tensor:
+    def _features(self, inputs: Inputs) -> Tensor:
         features = encode(self.encoder, inputs, precision=self.settings.precision)
         check_not_diverged(features)
         return features

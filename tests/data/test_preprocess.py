@@ -129,7 +129,7 @@ def test_chunks_equal_the_whole(name: str) -> None:
 def test_fitting_in_chunks_equals_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = images()
     whole = build_preprocess(name, inputs).state_dict()
-    monkeypatch.setattr("semimetric.data.preprocess._CHUNK", 7)
+    monkeypatch.setattr("semimetric.data.stored._CHUNK", 7)
     for key, tensor in build_preprocess(name, inputs).state_dict().items():
         torch.testing.assert_close(tensor, whole[key], atol=1e-5, rtol=1e-5)
 
@@ -137,7 +137,7 @@ def test_fitting_in_chunks_equals_the_whole(name: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("name", NAMES)
 def test_large_examples_are_scaled_few_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = images()
-    monkeypatch.setattr("semimetric.data.preprocess._CHUNK_NUMBERS", 5 * 3 * 4 * 4)
+    monkeypatch.setattr("semimetric.data.stored._CHUNK_NUMBERS", 5 * 3 * 4 * 4)
     sizes = []
     module = build_preprocess(name, inputs)
     module.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))

@@ -408,7 +408,7 @@ def test_a_capturable_step_reads_no_value_on_the_host(method: Method, working_se
     average = RunningAverage([encoder], 0.9, [method]) if is_taught(method) else None
     step = TrainingStep(encoder, method, optimizer, inputs, update_metric, average=average)
     metric = method.initial_metric(WIDTH, torch.Generator().manual_seed(0)).to("meta")
-    updated = step(metric, step.views([batch.nodes.to("meta")])[0], abstract)
+    updated = step(metric, step.views(step.inputs[batch.nodes.to("meta")], 1)[0], abstract)
     assert updated.factor.shape == metric.factor.shape
     assert all(parameter.grad is not None for parameter in (*encoder.parameters(), *method.parameters()))
 

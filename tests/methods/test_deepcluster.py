@@ -394,7 +394,7 @@ def test_a_rehearsed_step_leaves_no_trace() -> None:
     method.on_epoch_begin(1)
     found = clustered_as(method, trainer._features(trainer.data.inputs))
     batch = next(found.minibatches(16, seeded()))
-    views = trainer.step.views([batch.nodes])[0]
+    views = trainer.step.views(trainer.step.inputs[batch.nodes], 1)[0]
     create_state(trainer.optimizer)
     trainer.step._batch_type = Clusters
     before = {name: tensor.clone() for name, tensor in method.state_dict().items()}

@@ -303,7 +303,7 @@ def test_a_rehearsed_step_leaves_no_trace(noise: int) -> None:
     images, classes = tinted(2, each=10)
     trainer = trainer_of(images, classes, values={"noise": noise})
     nodes = torch.arange(10)
-    views = trainer.step.views([nodes])[0]
+    views = trainer.step.views(trainer.step.inputs[nodes], 1)[0]
     create_state(trainer.optimizer)
     trainer.step._batch_type = Targets
     before = {name: tensor.clone() for name, tensor in trainer.method.state_dict().items()}

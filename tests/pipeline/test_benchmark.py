@@ -106,12 +106,12 @@ import re
 import torch
 from pathlib import Path
 from semimetric.core import arrays as checks
-from semimetric.data import Dataset, Examples, preprocess
+from semimetric.data import Dataset, Examples, stored
 from semimetric.pipeline.data import benchmark_data
 from semimetric.pipeline.fit import prepare
 from semimetric.pipeline.resolve import resolve_benchmark
 
-checks._NUMBERS_AT_A_TIME = preprocess._CHUNK_NUMBERS = 1 << 20  # or a test would take a hundred times the images
+checks._NUMBERS_AT_A_TIME = stored._CHUNK_NUMBERS = 1 << 20  # or a test would take a hundred times the images
 
 def memory(kind):
     return int(re.search(kind + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10

@@ -63,7 +63,7 @@ def test_a_rehearsed_step_leaves_no_trace_in_head_counters_and_averages(make_tra
     step = trainer.step
     constraints = trainer.method.constraints(trainer._features(trainer.data.inputs), trainer.data.labels)
     batch = next(iter(constraints.minibatches(20, torch.Generator().manual_seed(0))))
-    views = step.views([batch.nodes])[0]
+    views = step.views(step.inputs[batch.nodes], 1)[0]
     tensors = [getattr(batch, field.name) for field in dataclasses.fields(batch)]
     step._batch_type = type(batch)
     create_state(trainer.optimizer)

@@ -21,10 +21,10 @@ def step_of(inputs: torch.Tensor, **values) -> TrainingStep:
 def test_views_of_several_batches_are_those_of_each() -> None:
     inputs = 100 + torch.arange(120.0).reshape(30, 4)
     batches = [torch.arange(6), torch.arange(12, 18), torch.arange(29, 23, -1)]
-    plain = step_of(inputs, augmentation="none").views(batches)
+    plain = step_of(inputs, augmentation="none").views(inputs[torch.cat(batches)], 3)
     assert torch.equal(plain, torch.stack([inputs[rows].repeat(2, 1) for rows in batches]))
     torch.manual_seed(0)
-    views = step_of(inputs).views(batches) - plain
+    views = step_of(inputs).views(inputs[torch.cat(batches)], 3) - plain
     drops, noise = views.abs() > 8, views.abs()  # the columns' deviation is 35, a weak view's noise 1.8
     assert not bool(drops[:, :6].any())  # weak views come first and only add a little noise
     assert bool(drops[:, 6:].flatten(1).any(1).all())

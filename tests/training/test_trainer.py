@@ -385,10 +385,10 @@ def test_a_step_can_be_rehearsed_without_a_trace(make_trainer, kind) -> None:
     batch = next(iter(constraints.minibatches(20, torch.Generator().manual_seed(0))))
     step._batch_type = type(batch)
     graphed = GraphedFunction(step._on_tensors, step._changed_by_a_step)
-    graphed.rehearse(trainer.metric.factor, step.views([batch.nodes])[0], batch.nodes, batch.index)
+    graphed.rehearse(trainer.metric.factor, step.views(step.inputs[batch.nodes], 1)[0], batch.nodes, batch.index)
     assert torch.equal(before, weights(trainer.encoder))
     assert all((tensor == 0).all() for values in optimizer.state.values() for tensor in values.values())
-    step(trainer.metric, step.views([batch.nodes])[0], batch)
+    step(trainer.metric, step.views(step.inputs[batch.nodes], 1)[0], batch)
     assert not torch.equal(before, weights(trainer.encoder))
 
 
