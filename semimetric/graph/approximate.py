@@ -1,14 +1,15 @@
 """Approximate nearest neighbours of many rows: an inverted file, measured before it is used.
 
 Rows are put into lists around k-means centres. A row is compared with the members of the lists whose centres are
-nearest to it. How many lists that takes is measured on a sample of rows, whose exact neighbours are known: the number
-grows by half until the recall suffices. Lists have about the same size for any number of rows, so that the time grows
+nearest to it. How many lists that takes is read from a sample of rows, whose exact neighbours are known: a neighbour is
+found if its list is probed. Lists have about the same size for any number of rows, so that the time grows
 little faster than that number. Candidates are found and sorted in float32, by differences.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -21,15 +22,15 @@ from semimetric.graph.nearest import Found, NearestVectors, nearest_first, small
 from semimetric.graph.neighbors import check_k, nearest_neighbors
 
 EXACT_ROWS = 10_000  # most rows whose neighbours are computed exactly in a graph
-RECALL = 0.985  # recall that the sample must reach
+RECALL = 0.987  # recall that the sample must reach
 SAMPLE = 500  # rows of that sample
 LIST_ROWS = 200  # mean size of a list
 TRAINED = 32  # rows for each list from which k-means learns the centres
-FIRST_PROBES = 4  # lists that are tried first; then half as many more
+LEAST_PROBES = 4  # lists that are probed at least
 LLOYD_STEPS = 6  # iterations that find the centres
-SPARE = 4  # candidates beyond k whose differences are computed
+SPARE = 5  # candidates beyond k whose differences are computed; the row itself is one
 QUERIES = 8_192  # queries compared with a list at once
-BLOCK_ENTRIES = 1 << 21  # entries of the largest array
+BLOCK_ENTRIES, GPU_BLOCK_ENTRIES = 1 << 21, 1 << 26  # entries of the largest array, on a CPU and on a GPU
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def graph_neighbors(features: Any, k: int) -> Tensor:
     Returns
     -------
     (N, k) int64 tensor
-        Row numbers, nearest first. Beyond 10,000 rows, at least 98.5 % of the neighbours of a sample of 500 rows are
+        Row numbers, nearest first. Beyond 10,000 rows, at least 98.7 % of the neighbours of a sample of 500 rows are
         the exact ones; the log says how many. Where that would take half of all comparisons, all lists are exact.
     """
     points = check_features(features)
@@ -67,19 +68,28 @@ def graph_neighbors(features: Any, k: int) -> Tensor:
     if len(points) <= EXACT_ROWS:
         return nearest_neighbors(points, k)
     lists = _make_lists(points)
-    sample = torch.arange(0, len(points), len(points) // SAMPLE, device=points.device)
-    limits = _exact(lists, sample, k).distances[:, -1:] * (1 + 1e-6)
-    probes = FIRST_PROBES
-    while 2 * probes <= len(lists.centres):
-        recall = float((_search(lists, sample, k, probes).distances <= limits).double().mean())
-        if recall >= RECALL:
-            facts = (len(points), probes, len(lists.centres), recall, len(sample))
-            _log.info("Approximate graph of %d examples: %d of %d lists probed, recall %.3f on %d examples.", *facts)
-            found = _search(lists, torch.arange(len(points), device=points.device), k, probes)
-            return torch.empty_like(found.rows).index_copy_(0, lists.numbers, lists.numbers[found.rows])
-        probes += probes // 2
-    _log.info("Exact graph of %d examples: half of the lists would have to be probed.", len(points))
-    return nearest_neighbors(points, k)
+    probes, recall, sampled = _probes_for(lists, k)
+    if 2 * probes > len(lists.centres):
+        _log.info("Exact graph of %d examples: half of the lists would have to be probed.", len(points))
+        return nearest_neighbors(points, k)
+    facts = (len(points), probes, len(lists.centres), recall, sampled)
+    _log.info("Approximate graph of %d examples: %d of %d lists probed, recall %.3f on %d examples.", *facts)
+    found = _search(lists, torch.arange(len(points), device=points.device), k, probes)
+    return torch.empty_like(found.rows).index_copy_(0, lists.numbers, lists.numbers[found.rows])
+
+
+def _probes_for(lists: _Lists, k: int) -> tuple[int, float, int]:
+    """Lists to probe, the recall that this gives on a sample of rows, and the size of the sample.
+
+    A neighbour's rank is the number of lists that are probed before its own.
+    """
+    sample = torch.arange(0, len(lists.rows), len(lists.rows) // SAMPLE, device=lists.rows.device)
+    starts = torch.tensor(lists.starts, device=sample.device)
+    holders = torch.searchsorted(starts, _exact(lists, sample, k).rows.contiguous(), right=True) - 1
+    places = _nearest_centres(lists.rows[sample], lists.centres, len(lists.centres)).argsort(dim=1)
+    ranks = places.gather(1, holders).flatten().sort().values
+    probes = max(LEAST_PROBES, 1 + int(ranks[math.ceil(RECALL * len(ranks)) - 1]))
+    return probes, float((ranks < probes).double().mean()), len(sample)
 
 
 def _exact(lists: _Lists, asked: Tensor, k: int) -> Found:
@@ -106,7 +116,7 @@ def _make_lists(points: Tensor) -> _Lists:
 def _nearest_centres(rows: Tensor, centres: Tensor, count: int) -> Tensor:
     """Numbers (N, count) of the nearest centres of each row."""
     squares = centres.square().sum(1)
-    blocks = rows.split(max(1, BLOCK_ENTRIES // len(centres)))
+    blocks = rows.split(max(1, _entries_at_once(rows) // len(centres)))
     return torch.cat([smallest(torch.addmm(squares, block, centres.T, alpha=-2.0), count)[1] for block in blocks])
 
 
@@ -126,8 +136,12 @@ def _search(lists: _Lists, asked: Tensor, k: int, probes: int) -> Found:
     return found
 
 
+def _entries_at_once(tensor: Tensor) -> int:
+    return GPU_BLOCK_ENTRIES if tensor.is_cuda else BLOCK_ENTRIES
+
+
 class _Best:
-    """The nearest of all members of lists that each query was compared with."""
+    """The nearest of all members of lists that each query was compared with, itself included until they are sorted."""
 
     def __init__(self, asked: Tensor, kept: int, lists: _Lists) -> None:
         self._lists, self._asked = lists, asked
@@ -137,10 +151,8 @@ class _Best:
     def compare(self, queries: Tensor, number: int) -> None:
         """Compare some of the queries with the members of one list."""
         start, stop = self._lists.starts[number : number + 2]
-        own, members = self._asked[queries], self._lists.rows[start:stop]
-        rough = torch.addmm(self._lists.squares[start:stop], self._lists.rows[own], members.T, alpha=-2.0)
-        here = ((own >= start) & (own < stop)).nonzero().flatten()
-        rough[here, own[here] - start] = torch.inf
+        asked, members = self._lists.rows[self._asked[queries]], self._lists.rows[start:stop]
+        rough = torch.addmm(self._lists.squares[start:stop], asked, members.T, alpha=-2.0)
         both = torch.cat([self._values[queries], rough], dim=1)
         values, columns = both.topk(self._values.shape[1], dim=1, largest=False, sorted=False)
         fresh = columns - self._values.shape[1]
@@ -151,8 +163,9 @@ class _Best:
     def sorted(self, k: int) -> Found:
         """The ``k`` nearest by differences, infinitely far where there were too few members."""
         rows = self._lists.rows
-        pieces = max(1, BLOCK_ENTRIES // (self._places.shape[1] * rows.shape[1]))
+        pieces = max(1, _entries_at_once(rows) // (self._places.shape[1] * rows.shape[1]))
         parts = zip(self._asked.split(pieces), self._places.split(pieces), strict=True)
         squares = [(rows[near] - rows[own][:, None, :]).square_().sum(2) for own, near in parts]
-        distances = torch.cat(squares).sqrt_().masked_fill_(self._values.isinf(), torch.inf)
+        missing = self._values.isinf() | (self._places == self._asked[:, None])
+        distances = torch.cat(squares).sqrt_().masked_fill_(missing, torch.inf)
         return nearest_first(distances.double(), self._places, k)

@@ -12,7 +12,8 @@ from semimetric.core.errors import InputError
 from semimetric.graph.edges import group_by_node
 
 BLOCK_ENTRIES = 1 << 25  # distances held at once by the starts, over restarts, points and candidates
-ASSIGNED_ENTRIES = 1 << 20  # distances held at once by an assignment: 4 MiB in float32
+ASSIGNED_ENTRIES = 1 << 20  # distances held at once by an assignment on a CPU: 4 MiB in float32
+GPU_ASSIGNED_ENTRIES = 1 << 25  # the same on a GPU
 SEEN_ROWS, SEEN_PER_CLUSTER = 2_000, 10  # points that the starts see, at least: in all, and for each cluster
 RACE_STEPS = 3  # iterations after which the worse half of the restarts stops
 
@@ -99,7 +100,8 @@ def lloyd(points: Tensor, centres: Tensor, iterations: int, limit: float) -> Clu
 def _assign(points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
     """Squared distance (N,) to the nearest of the centres (K, d), and the number of that centre (N,)."""
     squares = centres.square().sum(1)
-    blocks = points.split(max(1, ASSIGNED_ENTRIES // len(centres)))
+    entries = GPU_ASSIGNED_ENTRIES if points.is_cuda else ASSIGNED_ENTRIES
+    blocks = points.split(max(1, entries // len(centres)))
     nearest = [torch.addmm(squares, block, centres.T, alpha=-2.0).min(1) for block in blocks]
     distance = torch.cat([found.values for found in nearest]) + points.square().sum(1)
     return distance.clamp_min_(0.0), torch.cat([found.indices for found in nearest])

@@ -20,6 +20,8 @@ from torch import Tensor
 
 BLOCK_ENTRIES = 1 << 21  # entries of the largest array of a search on a CPU: 8 MiB in float32, about the cache
 GPU_BLOCK_ENTRIES = 1 << 26  # the same on a GPU
+GPU_PART_ENTRIES = 1 << 24  # entries of the stored vectors that are compared at once on a GPU: 128 MiB in float64
+TIE_BLOCKS = 4  # parts of a block of queries that are decided in float64 one after the other
 SPARE = 4  # candidates beyond those asked for
 TF32_ROUNDING = 2.0**-11
 
@@ -46,7 +48,8 @@ class NearestVectors:
     """
 
     def __init__(self, stored: Tensor) -> None:
-        self._size = max(1, min(len(stored), _entries_at_once(stored) // max(stored.shape[1], 64)))
+        entries = GPU_PART_ENTRIES if stored.is_cuda else BLOCK_ENTRIES
+        self._size = max(1, min(len(stored), entries // max(stored.shape[1], 64)))
         frame = _Frame.around(stored.split(self._size))
         self._parts = [_Part(part, frame) for part in stored.split(self._size)]
 
@@ -120,8 +123,9 @@ class _Part:
             unsure = (~sure).nonzero().flatten()
             if len(unsure) == 0:
                 break
-            again, sure[unsure] = self._decided(asked[unsure], selves[unsure], k, step)
-            found.rows[unsure], found.distances[unsure] = again
+            for some in unsure.split(-(-len(asked) // TIE_BLOCKS)):
+                again, sure[some] = self._decided(asked[some], selves[some], k, step)
+                found.rows[some], found.distances[some] = again
         return Found(found.rows, found.distances / self._frame.scale)
 
     def _decided(self, asked: Tensor, selves: Tensor, k: int, step: torch.dtype | None) -> tuple[Found, Tensor]:
@@ -184,7 +188,7 @@ def smallest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     They lie in the groups with the ``count`` smallest minima. Minima are vectorised, topk is not.
     """
     members = math.isqrt(values.shape[1] // count)
-    if members < 4 or values.is_cuda:
+    if members < 4:
         found = values.topk(count, dim=1, largest=False)
         return found.values, found.indices
     groups = values.shape[1] // members
@@ -198,9 +202,13 @@ def smallest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _exclude(distances: Tensor, selves: Tensor) -> None:
-    """Set the distance of each query to itself, which is in column ``selves`` (Q,) if there is such a column."""
-    here = ((selves >= 0) & (selves < distances.shape[1])).nonzero().flatten()
-    distances[here, selves[here]] = torch.inf
+    """Set the distance of each query to itself, which is in column ``selves`` (Q,) if there is such a column.
+
+    Nothing is read back from the device.
+    """
+    columns = selves.clamp(0, distances.shape[1] - 1)[:, None]
+    outside = columns != selves[:, None]
+    distances.scatter_(1, columns, distances.gather(1, columns).where(outside, torch.inf))
 
 
 def _merged(earlier: Found, later: Found, k: int) -> Found:

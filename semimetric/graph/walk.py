@@ -29,13 +29,6 @@ ONE_THREAD_ENTRIES = 1 << 20
 a quarter of the time on an idle machine, ten times the time on a busy one."""
 
 
-MODES = 128  # slow modes of the walk that are deflated: as many clusters of the graph cost no extra sweeps
-MODE_ROUNDS, MODE_SWEEPS = 12, 3  # rounds of subspace iteration that find them, and products with gamma Q in each
-DEFLATED_SWEEPS = 8  # products with gamma Q between two projections
-DEFLATED_CYCLES = 6  # projections after which BiCGSTAB solves what is left
-DEFLATED_TARGET = 5e-7  # residual at which the deflated series stops; float32 gains little below it
-
-
 class Walk(NamedTuple):
     """Factor x Q, or its transpose, in sparse form: for each node the list of nodes whose values it sums."""
 
@@ -43,13 +36,6 @@ class Walk(NamedTuple):
     starts: Tensor
     factor: float
     adjoint: bool
-
-
-class SlowModes(NamedTuple):
-    """Directions in which the walk forgets slowly: U (N, r) orthonormal, and V (N, r) with (I - gamma Q) V = U."""
-
-    images: Tensor
-    modes: Tensor
 
 
 def walk_matrix(neighbors: Tensor, gamma: float) -> Tensor:
@@ -65,41 +51,26 @@ def walk_matrix(neighbors: Tensor, gamma: float) -> Tensor:
     return inverse.mul_(1.0 - gamma)
 
 
-def slow_modes(neighbors: Tensor, gamma: float) -> SlowModes:
-    """The slow modes of the walk by subspace iteration, in float32. They pay off from some hundred columns on."""
-    walk = _walk_lists(neighbors, gamma, adjoint=False)
-    count = min(MODES, len(neighbors) // 8 + 1)
-    start = torch.randn(len(neighbors), count, generator=torch.Generator().manual_seed(0)).to(neighbors.device)
-    span = torch.linalg.qr(start).Q
-    for _ in range(MODE_ROUNDS):
-        for _ in range(MODE_SWEEPS):
-            span = walk_product(walk, span)
-        span = torch.linalg.qr(span).Q
-    images, factor = torch.linalg.qr(span - walk_product(walk, span))
-    return SlowModes(images, torch.linalg.solve_triangular(factor, span, upper=True, left=False).contiguous())
-
-
 def solve_walk(
     neighbors: Tensor,
     columns: Tensor,
     gamma: float,
     tolerance: float = TOLERANCE,
     adjoint: bool = False,
-    slow: SlowModes | None = None,
 ) -> Tensor:
     """P ``columns`` (N, b), or P^T ``columns`` if ``adjoint``, in float64.
 
     ``tolerance`` bounds the relative error of each column, in the maximum norm for P and in the sum norm for P^T. The
     solver stops when the residual r = b - P^-1 x meets that bound. The error P r is no larger than r in that norm,
-    because the rows of P are non-negative and sum to 1. ``slow`` are the modes of the same graph, for P alone.
+    because the rows of P are non-negative and sum to 1.
     """
-    walk = _walk_lists(neighbors, gamma, adjoint)
+    walk = walk_lists(neighbors, gamma, adjoint)
     on_cpu = columns.device.type == "cpu"
     width = CACHED_COLUMNS if on_cpu else max(CACHED_COLUMNS, BLOCK_ENTRIES // len(columns))
     blocks = columns.double().split(width, dim=1)
     threads = 1 if on_cpu and blocks[0].numel() < ONE_THREAD_ENTRIES else torch.get_num_threads()
     with _cpu_threads(threads):
-        return torch.cat([_solve_block(walk, block.contiguous(), gamma, tolerance, slow) for block in blocks], dim=1)
+        return torch.cat([_solve_block(walk, block.contiguous(), gamma, tolerance) for block in blocks], dim=1)
 
 
 def walk_product(walk: Walk, values: Tensor) -> Tensor:
@@ -119,7 +90,7 @@ def _cpu_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _walk_lists(neighbors: Tensor, gamma: float, adjoint: bool) -> Walk:
+def walk_lists(neighbors: Tensor, gamma: float, adjoint: bool = False) -> Walk:
     """The walk gamma Q along the edges, or against them if ``adjoint``."""
     count, k = neighbors.shape
     if adjoint:
@@ -136,8 +107,8 @@ def _column_norms(walk: Walk, values: Tensor) -> Tensor:
     return values.abs().sum(0) if walk.adjoint else values.abs().amax(0)
 
 
-def _solve_block(walk: Walk, block: Tensor, gamma: float, tolerance: float, slow: SlowModes | None) -> Tensor:
-    """Iterative refinement: BiCGSTAB or a deflated series in float32, residuals in float64.
+def _solve_block(walk: Walk, block: Tensor, gamma: float, tolerance: float) -> Tensor:
+    """Iterative refinement: BiCGSTAB in float32, residuals in float64.
 
     A round can fail to reduce a residual tenfold: BiCGSTAB may break down, and float32 may be too coarse for a gamma
     near 1. The power series then finishes that column; it always converges.
@@ -149,10 +120,7 @@ def _solve_block(walk: Walk, block: Tensor, gamma: float, tolerance: float, slow
     while bool(unsolved.any()):
         scale = torch.where(unsolved, error, 1.0)
         right = (residual * (unsolved / scale)).float()
-        if slow is None:
-            step = _bicgstab(walk, right, (goal / scale / 2).clamp_min(INNER_TARGET).float())
-        else:
-            step = _deflated_series(walk, slow, right)
+        step = _bicgstab(walk, right, (goal / scale / 2).clamp_min(INNER_TARGET).float())
         trial = step.double().mul_((1 - gamma) * scale).add_(solution)
         trial_residual = walk_product(walk, trial).sub_(trial).div_(1 - gamma).add_(block)
         trial_error = _column_norms(walk, trial_residual)
@@ -177,26 +145,6 @@ def _power_series(walk: Walk, start: Tensor, gamma: float, tolerance: float) -> 
     for _ in range(sweeps_for(gamma, tolerance)):
         total = start + walk_product(walk, total)
     return (1 - gamma) * total
-
-
-def _deflated_series(walk: Walk, slow: SlowModes, right: Tensor) -> Tensor:
-    """Solve (I - gamma Q) x = ``right`` (N, b) approximately, until the residual is about that of rounding.
-
-    The terms of the power series shrink by the eigenvalues of gamma Q, which are near 1 for its slow modes alone. A
-    least-squares projection removes the residual in their span before every few terms.
-    """
-    solution, residual = torch.zeros_like(right), right
-    along = right.new_zeros(slow.modes.shape[1], right.shape[1])
-    for _ in range(DEFLATED_CYCLES):
-        shares = slow.images.T @ residual
-        along += shares
-        residual = torch.addmm(residual, slow.images, shares, alpha=-1.0)
-        for _ in range(DEFLATED_SWEEPS):
-            solution += residual
-            residual = walk_product(walk, residual)
-        if bool(torch.maximum(residual.max(), -residual.min()) <= DEFLATED_TARGET):
-            return solution.addmm_(slow.modes, along)
-    return solution.addmm_(slow.modes, along) + _bicgstab(walk, residual, right.new_full(right.shape[1:], INNER_TARGET))
 
 
 def _bicgstab(walk: Walk, right: Tensor, target: Tensor) -> Tensor:

@@ -10,7 +10,13 @@ from torch import Tensor
 from semimetric.core import arrays as checks
 from semimetric.core.errors import InputError
 from semimetric.graph import affinities as module
-from semimetric.graph import nearest_neighbors, propagate_affinities, propagate_labels, propagated_affinity_matrix
+from semimetric.graph import (
+    edge_walk,
+    nearest_neighbors,
+    propagate_affinities,
+    propagate_labels,
+    propagated_affinity_matrix,
+)
 
 
 def explicit(neighbors: Tensor, labels: Tensor, gamma: float, repulsion: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -71,7 +77,7 @@ def test_all_four_label_cases_occur_and_are_exact() -> None:
 
 def test_iterative_solver_agrees_with_the_dense_one_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     neighbors, labels = graph(5, count=120, k=6)
-    monkeypatch.setattr(module, "EDGE_COLUMNS", 120 * 17)  # several uneven blocks of columns
+    monkeypatch.setattr(edge_walk, "CACHED_COLUMNS", 17)  # several uneven blocks of columns
     iterative = propagate_affinities(neighbors, labels, solver="iterative")
     assert (iterative - propagate_affinities(neighbors, labels, solver="dense")).abs().max() < 2e-6
 
@@ -149,7 +155,6 @@ def test_no_dense_matrix_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_no_operation_above_the_limit_makes_a_square_array(largest_tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     neighbors, labels = graph(0, count=500, k=4)
     monkeypatch.setattr(module, "DENSE_ROWS", 499)
-    monkeypatch.setattr(module, "EDGE_COLUMNS", 500 * 50)
     with largest_tensor() as largest:
         propagate_affinities(neighbors, labels, gamma=0.9)
     assert 0 < largest.entries <= 500 * 64

@@ -15,7 +15,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes at which 1,500 rows are many."""
     monkeypatch.setattr(approximate, "EXACT_ROWS", 1000)
     monkeypatch.setattr(approximate, "LIST_ROWS", 40)
-    monkeypatch.setattr(approximate, "FIRST_PROBES", 2)
+    monkeypatch.setattr(approximate, "LEAST_PROBES", 2)
 
 
 def recall(points: Tensor, found: Tensor) -> float:

@@ -127,31 +127,3 @@ def test_isolated_cliques_have_equal_walks_within() -> None:
     off_diagonal = ~torch.eye(4, dtype=torch.bool)
     assert dense[:4, :4][off_diagonal].unique().numel() == 1 or dense[:4, :4][off_diagonal].std() < 1e-15
     assert (dense[:4, 4:] == 0).all()
-
-
-@pytest.mark.parametrize("gamma", [0.9, 0.99, 0.9999])
-@pytest.mark.parametrize("neighbors", [*GRAPHS.values(), cliques(15, 4)], ids=[*GRAPHS, "more cliques than modes"])
-def test_a_solve_without_slow_modes_is_within_its_tolerance(neighbors: Tensor, gamma: float) -> None:
-    columns = torch.cat([1e30 * sample(5), torch.eye(60, dtype=torch.float64)], dim=1)
-    columns[:, 1] = 0.0
-    slow = walk.slow_modes(neighbors, gamma)
-    found = solve_walk(neighbors, columns, gamma, 1e-6, slow=slow)
-    error = (found - walk_matrix(neighbors, gamma) @ columns).abs().amax(0)
-    assert (error <= 1.001e-6 * columns.abs().amax(0)).all()
-
-
-def test_slow_modes_save_sweeps_on_clusters(make_clusters, monkeypatch: pytest.MonkeyPatch) -> None:
-    neighbors = nearest_neighbors(make_clusters(0, 600, 16, 20, 0.2)[0], 8)
-    columns, products = torch.eye(600, 40, dtype=torch.float64), []
-    original = walk.walk_product
-
-    def counted(of: walk.Walk, values: Tensor) -> Tensor:
-        products.append(1)
-        return original(of, values)
-
-    slow = walk.slow_modes(neighbors, 0.99)
-    monkeypatch.setattr(walk, "walk_product", counted)
-    solve_walk(neighbors, columns, 0.99, 1e-6)
-    without = len(products)
-    solve_walk(neighbors, columns, 0.99, 1e-6, slow=slow)
-    assert len(products) - without < without / 2
