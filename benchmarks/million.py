@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from affinities import GAMMA, points_of, told_bounds
+from affinities import GAMMA, points_of, some_labels, told_bounds
 from jobs import Job, machine, run_job, write_result
 from neighbors import K, clustered
 from torch import Tensor
@@ -191,8 +191,7 @@ def affinities_of(kind: str, count: int, clock: Clock, device: torch.device, lim
     if row["estimate_s"] > limit - (time.perf_counter() - began):
         return row | {"seconds": row["estimate_s"], "estimated": True}
     del walk, sample
-    labels = torch.full((count,), -1, device=device)
-    labels[: LABELS * CLASSES] = torch.arange(LABELS * CLASSES, device=device) % CLASSES
+    labels = some_labels(count).to(device)
     with clock.step(f"affinities of {count}"), told_bounds() as bounds:
         weights = propagate_affinities(neighbors, labels, GAMMA, solver="iterative")
     with clock.step(f"triplets of {count}"):
