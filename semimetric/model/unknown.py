@@ -41,6 +41,9 @@ MOST_JUDGED = 1000
 MOST_NUMBERS = 1 << 26
 """Numbers in the examples, at most, from which the score is fitted: half a gibibyte."""
 
+MOST_GROUPED = 2000
+"""Examples, at most, among which groups are looked for: the time grows with the square."""
+
 AT_A_TIME = 1024  # examples that are scored at a time
 MOST_DIRECTIONS = 256
 SHRINKAGE = 0.1
@@ -120,9 +123,11 @@ class Unknown:
         return sorted(groups, key=len, reverse=True)
 
     def looks_new(self, inputs: Inputs) -> Tensor:
-        """Rows of those scaled inputs (n, ...) that look like no known class."""
+        """Rows of those scaled inputs (n, ...) that look like no known class, at most the first ``MOST_GROUPED``."""
         scores = torch.cat([self.scores(part.flatten(1).float().cpu()) for part in inputs.split(AT_A_TIME)])
-        return (scores > self.threshold(RISK)).nonzero().flatten()
+        beyond = (scores > self.threshold(RISK)).nonzero().flatten()
+        first = scores[beyond].argsort(descending=True, stable=True)[:MOST_GROUPED]
+        return beyond[first].sort().values
 
     @property
     def _shape(self) -> Shape:

@@ -19,7 +19,7 @@ from sklearn.metrics import roc_auc_score
 import semimetric as sm
 from semimetric.core.errors import InputError
 from semimetric.graph import Posteriors
-from semimetric.model.unknown import Unknown, fit_unknown
+from semimetric.model.unknown import Unknown, fit_unknown, judged_rows
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::semimetric.pipeline.linear.GuardWarning"),
@@ -213,3 +213,14 @@ def test_one_photograph_is_predicted(tmp_path: Path) -> None:
     assert row["label"] in COLOURS
     done = semimetric("predict", tmp_path / "run", tmp_path / "photos", "--risk", 0)
     assert "next: the sub-folders name classes; score the run on them with: semimetric evaluate" in done.err
+
+
+def test_of_very_many_examples_the_labelled_ones_and_some_others_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = torch.full((1000,), -1)
+    labels[::100] = 1
+    assert torch.equal(judged_rows(labels, 8), torch.arange(1000))
+    monkeypatch.setattr("semimetric.model.unknown.MOST_NUMBERS", 8 * 60)
+    rows = judged_rows(labels, 8)
+    assert len(rows) == len(rows.unique()) == 60
+    assert int((labels[rows] >= 0).sum()) == 10
+    assert int(rows.max()) > 950
