@@ -18,9 +18,10 @@ DRAWS ?= 2000
 draws: $(INSTALLED)
 	SEMIMETRIC_DRAWS=$(DRAWS) $(BIN)/pytest --numprocesses 2 -m hypothesis --timeout 0
 
-# Damaged files, flipped bits, full disks, odd numbers, kills; slow.
+# Damaged files, flipped bits, full disks, odd numbers, second writers, kills; slow. FAULTS="--parts kills" runs a part.
+FAULTS ?= --out faults.json
 faults: $(INSTALLED)
-	PYTHONPATH=tests $(BIN)/python -m faults
+	PYTHONPATH=tests $(BIN)/python -m faults $(FAULTS)
 	SEMIMETRIC_SLOW=1 $(BIN)/pytest --timeout 0 tests/faults tests/search/test_milvus_kill.py
 
 # Versions with hashes, and a list of what is installed with licences.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -97,12 +98,14 @@ def check_output(
     """Refuse an output that could destroy something; every command calls this before any work.
 
     Refused are one of ``inputs``, a file in a run folder (unless ``in_run``), an existing file (unless ``replace``),
-    and what cannot be written. ``option`` and ``allow`` are the option names for the message.
+    and what cannot be written. ``option`` and ``allow`` are the option names for the message. Temporary files that a
+    killed process left of the same output are removed.
     """
     if not out.parent.is_dir():
         raise InputError(f"{option} {str(out)!r} cannot be written: there is no folder {str(out.parent)!r}. Make it.")
     if out.is_dir():
         raise InputError(f"{option} {str(out)!r} is a folder. Name a file.")
+    clear_leftovers(out.parent, glob.escape(out.name))
     if any(_same_file(out, path) for path in inputs):
         raise InputError(f"{option} {str(out)!r} is an input of this command. Name another file.")
     run = next((folder for folder in out.resolve().parents if _holds_run(folder)), None)

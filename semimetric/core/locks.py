@@ -27,8 +27,8 @@ class Lock:
     def acquire(self) -> None:
         """Take the lock, or say who has it, and since when."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
             while self._handle is None:
+                self._folder.mkdir(parents=True, exist_ok=True)
                 self._handle = self._try()
         except OSError as error:
             raise RunError(f"{self._folder} cannot be written: {error}. Choose another --out.") from error
@@ -37,8 +37,11 @@ class Lock:
         os.write(self._handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode())
 
     def _try(self) -> int | None:
-        """The locked file; None if its holder has just removed it."""
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        """The locked file; None if its holder has just removed it, or its folder."""
+        try:
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except FileNotFoundError:
+            return None
         if try_lock(handle) is False:
             held_by = os.read(handle, 4096)
             os.close(handle)

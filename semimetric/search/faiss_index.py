@@ -67,17 +67,27 @@ class FaissIndex(Index):
         """Write the index to a file, which FAISS itself can read, too; one that exists only with ``replace``."""
         path = Path(path)
         check_output(path, replace=replace, option="path", allow="replace=True")
-        faiss = _faiss()
-
-        def write(temporary: Path) -> None:
-            faiss.write_index(self._index, str(temporary))
-            with temporary.open("ab") as file:
-                file.write(_seal(temporary, temporary.stat().st_size))
-
         try:
-            write_atomically(path, write)
+            write_atomically(path, self._write)
         except OSError as error:
             raise InputError(f"{path} cannot be written: {error}. Choose another place.") from error
+
+    def _write(self, path: Path) -> None:
+        """The index and its seal. FAISS itself would end in errors of its own where the disk is full."""
+        faiss, digest, failed = _faiss(), hashlib.sha256(), list[OSError]()
+        with path.open("wb") as file:
+
+            def put(block: bytes) -> None:
+                digest.update(block)
+                try:
+                    file.write(b"" if failed else block)
+                except OSError as error:  # FAISS would not stop for it
+                    failed.append(error)
+
+            faiss.write_index(self._index, faiss.PyCallbackIOWriter(put, 1 << 20))
+            if failed:
+                raise failed[0]
+            file.write(_MARK + digest.digest())
 
     def __len__(self) -> int:
         return int(self._index.ntotal)

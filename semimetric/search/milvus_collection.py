@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -24,6 +25,18 @@ NAME_BYTES = 4096
 SCHEMES = ("http", "https", "tcp")
 FIELDS = ("row", "embedding", "name", "run")
 _CONNECT_SECONDS = 10.0
+
+
+@contextmanager
+def _unlogged(name: str) -> Iterator[None]:
+    """Keep a logger quiet: it prints tracebacks of errors that are reported here."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 class MilvusCollection:
@@ -58,7 +71,8 @@ class MilvusCollection:
         if self._closed:
             raise RunError(f"the index of {self.uri} is closed and cannot {what}. Open another one.")
         try:
-            yield
+            with _unlogged("pymilvus"):
+                yield
         except self._milvus.MilvusException as error:
             reason = " ".join(str(error.message).split()).rstrip(".")
             raise RunError(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import glob
 import hashlib
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -178,6 +177,7 @@ def embed_to(
     ``write_table``.
     """
     check_suffix(out, SUFFIXES)
+    _forget_ended(_parts_of(out))
     continued = (_parts_of(out) / "origin.json").exists()
     for path in (out, _names_of(out)) if out.suffix == ".npy" else (out,):
         check_output(path, inputs, replace or continued)
@@ -205,7 +205,6 @@ def _embed_in_parts(
     with writing(out):
         if embedded.names:
             _write(embedded, out, raw)
-        clear_leftovers(out.parent, f"{glob.escape(out.name)}*")
         _remove_parts(parts)
     check_any(embedded)
     return embedded
@@ -266,6 +265,15 @@ def _parts(loaded: LoadedRun, collection: Collection, out: Path) -> Path:
         )
     write_json(folder / "origin.json", origin)
     return folder
+
+
+def _forget_ended(folder: Path) -> None:
+    """Remove a folder of parts in which a command that was killed at its very end left nothing but a lock."""
+    if folder.is_dir() and all(entry.name == LOCK for entry in folder.iterdir()):
+        with suppress(RunError, OSError):
+            with locked(folder):
+                pass
+            folder.rmdir()
 
 
 def _remove_parts(folder: Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import glob
 from pathlib import Path
 from typing import Any
 
-from semimetric.core.files import check_output, clear_leftovers
+from semimetric.core.files import check_output
 from semimetric.data.labels import SUGGESTED
 from semimetric.model.fitted import FittedModel
 from semimetric.model.folder import LoadedRun
@@ -78,4 +77,3 @@ def _sources(fitted: FittedModel) -> list[str]:
 def _write(out: Path, columns: list[str], rows: list[list[Any]], raw: bool) -> None:
     with writing(out):
         write_table(out, columns, rows, raw)
-        clear_leftovers(out.parent, glob.escape(out.name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semimetric.core.files import check_output, clear_leftovers
+from semimetric.core.files import check_output
 from semimetric.data import Collection
 from semimetric.data.readers.folder import IMAGE_SUFFIXES
 from semimetric.model.fitted import FittedModel
@@ -94,7 +93,6 @@ def write_predictions(found: Predictions, out: Path, raw: bool = False) -> None:
     """Write the rows to a CSV file; for ``raw`` see ``write_table``."""
     with writing(out):
         write_table(out, list(COLUMNS), ([row[column] for column in COLUMNS] for row in found.rows), raw)
-        clear_leftovers(out.parent, glob.escape(out.name))
 
 
 def _row(name: str, **values: object) -> Row:

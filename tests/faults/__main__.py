@@ -2,49 +2,82 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+import multiprocessing
+import os
 import sys
 import tempfile
 import time
 import warnings
-from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
-from helpers import damage
+from helpers import damage, struck
+from helpers.killed import Killer
 
-WHOLE = {"inputs": 3900, "runs": 1100, "flips": 1000, "disk": 60, "numbers": 2000}
+import semimetric
+
+WHOLE = {
+    "flips": 1000,
+    "runs": 1100,
+    "inputs": 3900,
+    "disk": 60,
+    "numbers": 2000,
+    "room": 6,
+    "writers": 5,
+    "kills": 200,
+}
 
 
-def main(share: float) -> int:
-    """Run a share of everything; the exit code is 1 if anything went wrong."""
+def main(share: float, names: list[str], out: Path | None) -> int:
+    """Run a share of these parts; the exit code is 1 if anything went wrong. ``out`` keeps parts that ran before."""
     warnings.simplefilter("ignore")
-    count = {name: max(1, round(share * number)) for name, number in WHOLE.items()}
-    wrong: list[str] = []
-    tried: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as place:
+        os.environ["XDG_STATE_HOME"] = os.environ["SEMIMETRIC_CACHE"] = place
         home, folder = Path(place) / "home", Path(place) / "work"
         home.mkdir()
         folder.mkdir()
         damage.make_home(home)
-        parts = {
-            "flips": lambda: damage.flip_runs(home, folder, count["flips"]),
-            "runs": lambda: damage.damage_runs(home, folder, count["runs"]),
-            "inputs": lambda: damage.damage_inputs(home, folder, count["inputs"]),
-            "disk": lambda: damage.fill_disk(home, folder, count["disk"]),
-            "numbers": lambda: damage.odd_numbers(count["numbers"]),
-        }
-        for name, part in parts.items():
-            began = time.monotonic()
-            tally = part()
-            tried += tally.tried
-            wrong += tally.wrong
-            told = (
-                f"{name}: {sum(tally.tried.values())} tried, {len(tally.wrong)} wrong, {time.monotonic() - began:.0f} s"
-            )
-            sys.stdout.write(told + "\n")
-            sys.stdout.flush()
-    sys.stdout.write("\n".join([*(f"{count} {kind}" for kind, count in sorted(tried.items())), *wrong]) + "\n")
-    return bool(wrong)
+        found = {name: _play(name, home, folder, max(1, round(share * WHOLE[name]))) for name in names}
+    if out is not None:
+        before = json.loads(out.read_text())["parts"] if out.exists() else {}
+        about = {"command": "make faults", "version": semimetric.__version__, "python": sys.version.split()[0]}
+        parts = {name: (before | found)[name] for name in WHOLE if name in before | found}
+        totals = {name: sum(part[name] for part in parts.values()) for name in ("tried", "wrong")}
+        out.write_text(json.dumps(about | totals | {"parts": parts}, indent=1) + "\n")
+    return any(part["wrong"] for part in found.values())
+
+
+def _play(name: str, home: Path, folder: Path, count: int) -> dict[str, object]:
+    """One part: what was tried, and what went wrong."""
+    parts: dict[str, Callable[[], damage.Tally]] = {
+        "flips": lambda: damage.flip_runs(home, folder, count),
+        "runs": lambda: damage.damage_runs(home, folder, count),
+        "inputs": lambda: damage.damage_inputs(home, folder, count),
+        "disk": lambda: damage.fill_disk(home, folder, count),
+        "numbers": lambda: damage.odd_numbers(count),
+        "kills": lambda: struck.strike(_stage(home), count),
+        "writers": lambda: struck.write_twice(_stage(home), count),
+        "room": lambda: struck.lack_room(_stage(home), count),
+    }
+    began = time.monotonic()
+    tally = parts[name]()
+    tried, seconds = sum(tally.tried.values()), round(time.monotonic() - began)
+    sys.stdout.write("\n".join([f"{name}: {tried} tried, {len(tally.wrong)} wrong, {seconds} s", *tally.wrong]) + "\n")
+    sys.stdout.flush()
+    return {"tried": tried, "wrong": len(tally.wrong), "seconds": seconds, "kinds": dict(sorted(tally.tried.items()))}
+
+
+def _stage(home: Path) -> struck.Stage:
+    killer = Killer(multiprocessing.get_context("forkserver"), *struck.FURTHER)
+    return struck.Stage(home, Path(tempfile.mkdtemp(dir=home.parent)), killer)
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]) if len(sys.argv) > 1 else 1.0))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("share", nargs="?", type=float, default=1.0, help="of all faults, from 0 to 1")
+    parser.add_argument("--parts", nargs="+", choices=list(WHOLE), default=list(WHOLE))
+    parser.add_argument("--out", type=Path, help="JSON file for the counts; other parts in it are kept")
+    given = parser.parse_args()
+    sys.exit(main(given.share, given.parts, given.out))

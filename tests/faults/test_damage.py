@@ -10,11 +10,6 @@ from helpers import damage
 pytestmark = pytest.mark.filterwarnings("ignore:.*")
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return damage.make_home(tmp_path_factory.mktemp("home"))
-
-
 def test_damaged_inputs(home: Path, tmp_path: Path) -> None:
     tally = damage.damage_inputs(home, tmp_path, 60)
     assert sum(tally.tried.values()) == 60
