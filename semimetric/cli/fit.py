@@ -24,6 +24,7 @@ from semimetric.cli.console import (
 )
 from semimetric.cli.options import Components, ConfigFile, HelpAll, with_settings
 from semimetric.cli.outcome import report
+from semimetric.cli.ranks import Devices, Nodes, Ranks, Rendezvous, working_together
 from semimetric.core.errors import InputError
 from semimetric.core.toml import as_toml
 from semimetric.methods.registry import METHODS
@@ -132,6 +133,9 @@ def fit(
     seed: Annotated[int, typer.Option(help="Seed of split, weights, partitions and batches.")] = 0,
     device: Device = "auto",
     no_cache: NoCache = False,
+    devices: Devices = 1,
+    nodes: Nodes = 1,
+    rendezvous: Rendezvous = "",
     threads: Threads = None,
     data_dir: DataDir = None,
     resume: Annotated[bool, typer.Option(help="Continue the run in --out; where there is none, start it.")] = False,
@@ -147,17 +151,21 @@ def fit(
 ) -> None:
     """Train a method on your own data, or on a benchmark, whose test set is scored before and after."""
     job = Job(method, seed, device, given_settings(method, settings, components), out, as_json, quiet, verbose)
-    if data is not None:
-        refuse_for_benchmarks(job.settings, dataset=dataset, preset=preset != "default", data_dir=data_dir)
-        named, start = (label_column, id_column), _start(from_run)
-        schema = None if start is None else start.schema
-        collection = read_own_data(data, labels, *named, drop, columns, types, strict, schema)
-        set_threads(threads)
-        _fit_own(job, collection, data, named, fine_tune, resume, show_settings, start)
-    else:
-        refuse_for_own_data(labels, label_column, id_column, drop, columns, types, strict, fine_tune, from_run)
-        set_threads(threads)
-        _fit_benchmark(job, dataset or "digits", preset, data_dir, resume, show_settings)
+    ranks = Ranks(devices, nodes, rendezvous)
+    if ranks.to_start() and not show_settings:
+        raise typer.Exit(ranks.start())
+    with working_together(device):
+        if data is not None:
+            refuse_for_benchmarks(job.settings, dataset=dataset, preset=preset != "default", data_dir=data_dir)
+            named, start = (label_column, id_column), _start(from_run)
+            schema = None if start is None else start.schema
+            collection = read_own_data(data, labels, *named, drop, columns, types, strict, schema)
+            set_threads(threads)
+            _fit_own(job, collection, data, named, fine_tune, resume, show_settings, start)
+        else:
+            refuse_for_own_data(labels, label_column, id_column, drop, columns, types, strict, fine_tune, from_run)
+            set_threads(threads)
+            _fit_benchmark(job, dataset or "digits", preset, data_dir, resume, show_settings)
 
 
 def given_settings(method: str, settings: dict[str, Any], components: int | None) -> dict[str, Any]:

@@ -156,15 +156,18 @@ class Images:
 
     def begin(self, rows: Tensor | slice) -> Callable[[], Tensor]:
         """Begin to read some rows; the function that is returned waits for them."""
-        places = self._rows[rows if isinstance(rows, slice) else rows.to(self._rows.device)]
+        places = self._rows[self._at(rows)]
         if self.are_there:
             return lambda: self._used(places)
         job = self._ahead.submit(self._read, places)
         return lambda: self._scaled(job.result().to(self.device, non_blocking=True))
 
-    def only(self, rows: Tensor) -> Images:
+    def only(self, rows: Tensor | slice) -> Images:
         """Some of the images; nothing is read or copied."""
-        return Images(self.pixels, self.device, self.scaling, self._rows[rows.to(self._rows.device)])
+        return Images(self.pixels, self.device, self.scaling, self._rows[self._at(rows)])
+
+    def _at(self, rows: Tensor | slice) -> Tensor | slice:
+        return rows if isinstance(rows, slice) else rows.to(self._rows.device)
 
     def scaled_by(self, scaling: Preprocess) -> Images:
         """The same images, scaled when they are used."""
@@ -222,7 +225,7 @@ def pieces_of(inputs: Inputs) -> Iterable[Tensor]:
     return inputs.split(at_a_time(inputs))
 
 
-def some_of(inputs: Inputs, rows: Tensor) -> Inputs:
+def some_of(inputs: Inputs, rows: Tensor | slice) -> Inputs:
     """Some rows of inputs; images that are kept as bytes are not read for that."""
     return inputs.only(rows) if isinstance(inputs, Images) else inputs[rows]
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from semimetric.core import ranks
 from semimetric.core.arrays import check_features
 from semimetric.graph.clustering import lloyd
 from semimetric.graph.nearest import Found, NearestVectors, nearest_first, smallest
@@ -68,14 +70,13 @@ def graph_neighbors(features: Any, k: int) -> Tensor:
     if len(points) <= EXACT_ROWS:
         return nearest_neighbors(points, k)
     lists = _make_lists(points)
-    probes, recall, sampled = _probes_for(lists, k)
+    probes, recall, sampled = ranks.of_first(_probes_for(lists, k))
     if 2 * probes > len(lists.centres):
         _log.info("Exact graph of %d examples: half of the lists would have to be probed.", len(points))
         return nearest_neighbors(points, k)
     facts = (len(points), probes, len(lists.centres), recall, sampled)
     _log.info("Approximate graph of %d examples: %d of %d lists probed, recall %.3f on %d examples.", *facts)
-    found = _search(lists, torch.arange(len(points), device=points.device), k, probes)
-    return torch.empty_like(found.rows).index_copy_(0, lists.numbers, lists.numbers[found.rows])
+    return ranks.in_parts(partial(_rows_found, lists, k, probes), len(points))
 
 
 def _probes_for(lists: _Lists, k: int) -> tuple[int, float, int]:
@@ -87,9 +88,16 @@ def _probes_for(lists: _Lists, k: int) -> tuple[int, float, int]:
     starts = torch.tensor(lists.starts, device=sample.device)
     holders = torch.searchsorted(starts, _exact(lists, sample, k).rows.contiguous(), right=True) - 1
     places = _nearest_centres(lists.rows[sample], lists.centres, len(lists.centres)).argsort(dim=1)
-    ranks = places.gather(1, holders).flatten().sort().values
-    probes = max(LEAST_PROBES, 1 + int(ranks[math.ceil(RECALL * len(ranks)) - 1]))
-    return probes, float((ranks < probes).double().mean()), len(sample)
+    before = places.gather(1, holders).flatten().sort().values
+    probes = max(LEAST_PROBES, 1 + int(before[math.ceil(RECALL * len(before)) - 1]))
+    return probes, float((before < probes).double().mean()), len(sample)
+
+
+def _rows_found(lists: _Lists, k: int, probes: int, part: slice) -> Tensor:
+    """Row numbers of the neighbours of some rows, which are searched list by list."""
+    places, at = lists.numbers.argsort()[part].sort()
+    found = _search(lists, places, k, probes).rows
+    return torch.empty_like(found).index_copy_(0, at, lists.numbers[found])
 
 
 def _exact(lists: _Lists, asked: Tensor, k: int) -> Found:

@@ -53,18 +53,18 @@ class NearestVectors:
         frame = _Frame.around(stored.split(self._size))
         self._parts = [_Part(part, frame) for part in stored.split(self._size)]
 
-    def search(self, queries: Tensor, k: int, own: bool = False) -> Found:
+    def search(self, queries: Tensor, k: int, own: int | None = None) -> Found:
         """The ``k`` nearest stored vectors of each query (Q, d); equal distances are sorted by row.
 
-        With ``own``, query i is the stored vector i, and is not found by itself.
+        With ``own``, query i is the stored vector ``own`` + i, and is not found by itself.
         """
         blocks = queries.split(max(1, _entries_at_once(queries) // max(self._size, 2 * k)))
         best = [Found(block[:, :0].long(), block[:, :0].double()) for block in blocks]
         start = 0
         for part in self._parts:
-            first = 0
+            first = own or 0
             for number, block in enumerate(blocks):
-                found = part.search(block, k, first - start if own else None)
+                found = part.search(block, k, None if own is None else first - start)
                 best[number] = _merged(best[number], Found(found.rows + start, found.distances), k)
                 first += len(block)
             start += len(part)

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from semimetric.core import ranks
 from semimetric.core.arrays import check_features
 from semimetric.core.checks import check_whole
 from semimetric.core.errors import InputError
@@ -36,7 +37,8 @@ def nearest_neighbors(features: Any, k: int) -> Tensor:
     """
     points = check_features(features)
     check_k(k, len(points))
-    return NearestVectors(points).search(points, int(k), own=True).rows
+    vectors = NearestVectors(points)
+    return ranks.in_parts(lambda part: vectors.search(points[part], int(k), own=part.start).rows, len(points))
 
 
 def check_k(k: int, count: int) -> None:

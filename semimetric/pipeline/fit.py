@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from semimetric.core import ranks
 from semimetric.core.allocator import keep_freed_memory
 from semimetric.data import Preprocess, build_preprocess
 from semimetric.data.preprocess import Identity, scaled
 from semimetric.data.stored import Inputs, placed, some_of
-from semimetric.encoders import build_encoder, encode
+from semimetric.encoders import build_encoder
 from semimetric.evaluation import evaluate
 from semimetric.graph import Posteriors
 from semimetric.methods import METHODS
@@ -43,6 +44,8 @@ from semimetric.pipeline.plan import Plan
 from semimetric.pipeline.warm import Start
 from semimetric.training import Progress, Run, Silent, Trainer, TrainingData, TrainingResult, pretrain
 from semimetric.training.checkpoint import start_from
+from semimetric.training.together import agree
+from semimetric.training.whole_batch import encode_together
 
 OpenRun = Callable[[], Run]
 """Makes the run folder, or finds the one to continue. It is called when everything about a fit has been accepted."""
@@ -110,11 +113,13 @@ def pretrain_encoder(plan: Plan, trainer: Trainer) -> None:
         rows = trainer.learned_rows()
         inputs, labels = some_of(trainer.data.inputs, rows), trainer.data.labels[rows]
         pretrain(trainer.encoder, inputs, labels, plan.pretraining, plan.seed, trainer.progress)
+        agree(trainer)
 
 
 def score(encoder: nn.Module, metric: Metric, inputs: Inputs, labels: Tensor) -> dict[str, float]:
     """NMI and Recall@K of the embedding of scaled ``inputs``."""
-    return evaluate(metric.transform(encode(encoder, inputs)), labels)
+    features = encode_together(encoder, inputs)
+    return evaluate(metric.transform(features), labels)
 
 
 def fit(
@@ -129,7 +134,7 @@ def fit(
     """Learn from the data as planned; nothing is written before all input is accepted. The data is released.
 
     The test set of a benchmark is scored before and after, and chooses nothing. "initial" is the state in which
-    Algorithm 1 starts: after the softmax training, if there is one.
+    Algorithm 1 starts: after the softmax training, if there is one. With several ranks the first alone writes.
 
     Parameters
     ----------
@@ -144,17 +149,20 @@ def fit(
         opened = None if open_run is None else _released(open_run, after)
         if plan.is_linear:
             fitted = _fit_metric(plan, data, progress)
-            run = None if opened is None else opened()
+            run = None if opened is None else ranks.on_first(opened)
         else:
             fitted, run = _fit_network(plan, data, device, opened, progress or Silent(), encoder, start)
         fitted = dataclasses.replace(fitted, schema=data.schema)
         fitted.facts.update(data.facts, run=None if run is None else str(run.path))
-        if run is not None:
-            write_fitted(run, fitted)
-            write_origin(run, fitted.examples)
-            run.write("result.json", fitted.facts)
-            run.seal()
+        ranks.on_first(lambda: None if run is None else _write(run, fitted))
     return fitted
+
+
+def _write(run: Run, fitted: FittedModel) -> None:
+    write_fitted(run, fitted)
+    write_origin(run, fitted.examples)
+    run.write("result.json", fitted.facts)
+    run.seal()
 
 
 def _released(open_run: OpenRun, after: ExitStack) -> OpenRun:
@@ -221,7 +229,8 @@ def _fit_network(
         facts |= {"dataset": plan.dataset, "initial": initial, "final": final}
     share = plan.network.frozen_share
     model = Model(ready.preprocess.to(device), result.encoder.eval(), result.metric, data.transform, share)
-    embeddings = model.embed_scaled(ready.training.inputs if exact is None else exact)
+    whole = ready.training.inputs if exact is None else exact
+    embeddings = ranks.in_parts(lambda part: model.embed_scaled(some_of(whole, part)), len(whole))
     facts |= {"components": model.width} | ({"frozen_share": share} if share else {})
     posteriors = _posteriors(trainer, embeddings, data.labels)
     names = _names(data, posteriors)
@@ -278,8 +287,8 @@ def _begin(plan: Plan, ready: Prepared, trainer: Trainer, spec: ModelSpec) -> di
     run = trainer.run
     if run is not None:
         write_start(run, Model(ready.preprocess, trainer.encoder, trainer.metric), spec)
-        if run.has("checkpoint.safetensors"):
-            return dict(run.read("initial.json") or {})
+    if ranks.of_first(run is not None and run.has("checkpoint.safetensors")):
+        return {} if run is None else dict(run.read("initial.json") or {})
     pretrain_encoder(plan, trainer)
     if ready.test_inputs is None or ready.test_labels is None:
         return {}

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from semimetric.core import ranks
 from semimetric.core.errors import InputError
 from semimetric.data import Collection
 from semimetric.data.labels import number_labels
@@ -134,7 +135,7 @@ def fit_own(
         The outcome, as in ``result.json``.
     """
     if not resume:
-        Run.check_free(out)
+        ranks.on_first(lambda: Run.check_free(out))
     progress = progress or Silent()
     own = read_own(request, collection, source, columns, progress, tell)
     digest = own.plan.network.weights_digest() if own.plan.network.weights else None

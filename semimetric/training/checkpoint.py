@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from semimetric.core import ranks
 from semimetric.core.errors import RunError
 from semimetric.metric import Metric
 from semimetric.training.optimizer import optimizer_tensors, restore_optimizer, under
@@ -63,20 +64,33 @@ def write_checkpoint(trainer: Trainer, run: Run) -> None:
     run.write_tensors("checkpoint.safetensors", tensors, state | {"watch": trainer.watch.state()})
 
 
-def restore_checkpoint(trainer: Trainer, run: Run) -> None:
-    """Continue from the checkpoint and the best model of a run; those of another training are refused."""
-    tensors, state = run.read_tensors("checkpoint.safetensors")
-    best_tensors, best = run.read_tensors("model.safetensors")
+def restore_checkpoint(trainer: Trainer, run: Run | None) -> None:
+    """Continue from the checkpoint and the best model of a run, which the first rank has; others are refused."""
+    tensors, state = _read(run, "checkpoint.safetensors")
+    best_tensors, best = _read(run, "model.safetensors")
     try:
         _restore(trainer, tensors, state)
         trainer.best = Best(int(best["epoch"]), tuple(float(part) for part in best["score"]), best_tensors)
     except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
+        name = "the checkpoint" if run is None else run.path / "checkpoint.safetensors"
         raise RunError(
-            f"{run.path / 'checkpoint.safetensors'} is damaged, or of another training: {type(error).__name__}: "
-            f"{reason}. Start again with another --out."
+            f"{name} is damaged, or of another training: {type(error).__name__}: {reason}. Start again with another "
+            "--out."
         ) from error
-    run.forget_after(trainer.epoch)
+    if run is not None:
+        run.forget_after(trainer.epoch)
+
+
+def _read(run: Run | None, name: str) -> tuple[dict[str, Tensor], Any]:
+    """Tensors and state of a file that the first rank reads."""
+    tensors, state = ranks.on_first(lambda: _of(run).read_tensors(name)) or ({}, None)
+    return ranks.tensors_of_first(tensors), ranks.of_first(state)
+
+
+def _of(run: Run | None) -> Run:
+    assert run is not None, "the first rank has the run"
+    return run
 
 
 def _restore(trainer: Trainer, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:

@@ -13,8 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from semimetric.core.errors import InputError
 from semimetric.evaluation import judge, trust_report
 from semimetric.graph import Posteriors
+from semimetric.methods import Method, PredictsClasses
+from semimetric.training.data import TrainingData
+from semimetric.training.settings import TrainingSettings
 
 
 class HeldBack:
@@ -48,6 +52,18 @@ class HeldBack:
         """Share of the held-out labels that the posteriors ``found`` of the examples ``rows`` predict."""
         held = torch.isin(rows, self.rows).nonzero().flatten()
         return float(judge(found, self._labels[rows], held).right.double().mean())
+
+
+def hold_back(
+    method: Method[Any], settings: TrainingSettings, data: TrainingData, generator: torch.Generator
+) -> HeldBack | None:
+    """The held-out labels, if requested and possible."""
+    if not settings.hold_back:
+        return None
+    if not isinstance(method, PredictsClasses):
+        raise InputError(f"hold_back judges pseudo-labels and method {method.name!r} gives none. Leave hold_back at 0.")
+    held = HeldBack(data.labels, settings.hold_back, settings.epochs, generator, data.suggested)
+    return held if len(held.rows) and held.until else None
 
 
 def fewest_labels(share: float) -> int:

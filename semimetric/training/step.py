@@ -18,13 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from semimetric.core import ranks
 from semimetric.core.errors import DivergedError
 from semimetric.data.stored import Inputs, read_ahead
-from semimetric.encoders import features_of
 from semimetric.methods import LearnsFromAverage, LearnsMetric, Method, is_taught
 from semimetric.metric import GraphedFunction, Metric
 from semimetric.training.average import RunningAverage
 from semimetric.training.optimizer import create_state
+from semimetric.training.together import agreed_metric
+from semimetric.training.whole_batch import whole_features
 
 MOST_BATCHES, MOST_VIEWS, VIEW_BYTES = 16, 4, 1 << 30  # limits of what is made at once: batches, views each, bytes
 
@@ -51,7 +53,7 @@ class TrainingStep:
         self._loss = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
         self._teacher = _Teacher(self.encoder, self.method, self.precision) if is_taught(self.method) else None
         capturable = self.method.capturable_loss and (learner is None or learner.capturable_metric)
-        if self.inputs.is_cuda and capturable:
+        if self.inputs.is_cuda and capturable and ranks.world().size == 1:
             self._graphed = GraphedFunction(self._on_tensors, self._changed_by_a_step)
 
     def at_once(self, size: int) -> int:
@@ -101,17 +103,18 @@ class TrainingStep:
     def _step(self, metric: Metric, views: Tensor, batch: Any) -> Metric:
         batch = self._taught(views, batch)
         with torch.set_grad_enabled(self.train_encoder):
-            features = features_of(self.encoder, views, self.precision)
+            features = whole_features(self.encoder, views, self.precision)
             if features.is_cpu:  # would synchronise a GPU; there the check of the next epoch suffices
                 check_not_diverged(features)
             if self._metric_learner is not None:
-                metric = self._metric_learner.update_metric(metric, features.detach(), batch)
+                metric = agreed_metric(self._metric_learner.update_metric(metric, features.detach(), batch))
             if not self.train_encoder:
                 return metric
             loss = self.method.loss(metric, features, batch)
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
         self._loss += loss.detach()
+        ranks.join_gradients(self.encoder.parameters(), self.method.parameters())
         self.optimizer.step()
         if self.average is not None:
             self.average.follow()
@@ -145,7 +148,7 @@ class _Teacher(nn.Module):
         self.encoder, self.method, self.precision = encoder, method, precision
 
     def forward(self, views: Tensor, batch: Any) -> Any:
-        return self.method.teach(features_of(self.encoder, views, self.precision), batch)
+        return self.method.teach(whole_features(self.encoder, views, self.precision), batch)
 
 
 def batched(items: Iterator[Any], count: int) -> Iterator[list[Any]]:

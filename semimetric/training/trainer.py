@@ -19,17 +19,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from semimetric.core import ranks
 from semimetric.core.draws import own_draws
 from semimetric.core.errors import InputError
 from semimetric.data.stored import Inputs, some_of
-from semimetric.encoders import encode, output_width
+from semimetric.encoders import output_width
 from semimetric.evaluation import Spread, measure_spread
 from semimetric.graph import Posteriors
 from semimetric.methods import LearnsMetric, Method, PredictsClasses
 from semimetric.training.average import RunningAverage
 from semimetric.training.checkpoint import load_trained, restore_checkpoint, trained_tensors, write_checkpoint
 from semimetric.training.data import TrainingData, check_trainable, data_for
-from semimetric.training.held_back import HeldBack, fewest_labels
+from semimetric.training.held_back import fewest_labels, hold_back
 from semimetric.training.optimizer import build_optimizer, learning_rate, set_learning_rate
 from semimetric.training.progress import Progress, Silent
 from semimetric.training.result import Best, TrainingResult
@@ -38,7 +39,9 @@ from semimetric.training.schedule import PartitionSchedule
 from semimetric.training.selection import Score, check_selectable, labels_score, validation_score
 from semimetric.training.settings import TrainingSettings
 from semimetric.training.step import TrainingStep, batched, check_not_diverged
+from semimetric.training.together import agree, agreed_constraints, agreed_metric, agreed_scores, finish_alone
 from semimetric.training.watch import SINGLE_POINT, Watch
+from semimetric.training.whole_batch import encode_together
 
 PROBE_SIZE = 2000  # examples on which the spread of the embedding is measured
 
@@ -98,7 +101,7 @@ class Trainer:
         averaged = settings.average > 0 and settings.lr > 0
         self.average = RunningAverage([self.encoder], settings.average, [self.method]) if averaged else None
         self.step = self._build_step()
-        self.held_back = self._hold_back()
+        self.held_back = hold_back(method, settings, self.data, self.generator)
         check_selectable(settings.selection, data.labels[self.learned_rows().cpu()], data.validation_inputs is not None)
         sizes = (settings.partition_size, settings.epochs_per_partition)
         self.schedule = PartitionSchedule(data.unlabelled, *sizes, self.generator)
@@ -115,24 +118,12 @@ class Trainer:
         self.trust: dict[str, Any] | None = None
         self.mined_from: Tensor | None = None
         self._mined: Any = None
-        self.run = run() if callable(run) else run
+        self.run = ranks.on_first(run) if callable(run) else run
 
     def _build_step(self) -> TrainingStep:
         parts = (self.encoder, self.method, self.optimizer, self.data.inputs)
         update_metric, train_encoder = self.settings.metric_every == "batch", self.settings.lr > 0
         return TrainingStep(*parts, update_metric, train_encoder, self.average, self.settings.precision)
-
-    def _hold_back(self) -> HeldBack | None:
-        """The held-out labels, if requested and possible."""
-        if not self.settings.hold_back:
-            return None
-        if not isinstance(self.method, PredictsClasses):
-            raise InputError(
-                f"hold_back judges pseudo-labels and method {self.method.name!r} gives none. Leave hold_back at 0."
-            )
-        share, epochs = self.settings.hold_back, self.settings.epochs
-        held = HeldBack(self.data.labels, share, epochs, self.generator, self.data.suggested)
-        return held if len(held.rows) and held.until else None
 
     def learned_rows(self) -> Tensor:
         """Rows whose labels training uses from the first epoch."""
@@ -154,7 +145,7 @@ class Trainer:
                 while self.epoch < self.settings.epochs and not self.watch.collapsed and not self._out_of_patience():
                     self._train_epoch()
             except KeyboardInterrupt:
-                interrupted = True
+                interrupted = finish_alone()
             finally:
                 self.progress.end()
                 if self.best is not None:  # before the first score, the current model is kept
@@ -168,7 +159,7 @@ class Trainer:
         return 0 < patience <= (self.epoch - best.epoch if best else 0)
 
     def _begin(self) -> None:
-        if self.run is not None and self.run.has("checkpoint.safetensors"):
+        if ranks.of_first(self.run is not None and self.run.has("checkpoint.safetensors")):
             restore_checkpoint(self, self.run)
             self.progress.begin(self.settings.epochs, self.epoch)
             return
@@ -194,13 +185,13 @@ class Trainer:
         self.method.on_epoch_begin(epoch)
         labels = self.held_back.labels(epoch) if self.held_back else self.data.labels
         features = self._features(some_of(self.data.inputs, rows))
-        constraints = self._constraints(epoch, features, labels[rows])
+        constraints = agreed_constraints(self._constraints(epoch, features, labels[rows]))
         record: dict[str, Any] = {"epoch": epoch} | self.method.statistics(self.metric, features, constraints)
         record |= self._judge(epoch, rows, features, constraints)
         if self.data.classes is not None:
             record |= constraints.quality(self.data.classes[rows])
         if self.settings.metric_every == "epoch" and isinstance(self.method, LearnsMetric):
-            self.metric = self.method.update_metric(self.metric, features, constraints)
+            self.metric = agreed_metric(self.method.update_metric(self.metric, features, constraints))
         if self.settings.lr > 0 or self.settings.metric_every == "batch":
             self._train_batches(epoch, rows, constraints)
             record |= self.step.take_loss()
@@ -274,8 +265,8 @@ class Trainer:
     def _finish_epoch(self, record: dict[str, Any], began: float) -> None:
         """Check for collapse, score, keep the best model, log and write a checkpoint."""
         self.metric = self.method.trained_metric(self.metric)
-        spread = self._spread()
-        score, scores = self._score()
+        agree(self)
+        spread, score, scores = agreed_scores(self._spread(), self._score())
         self._watch(spread, score, record.get("active_share"))
         record |= {"mean_distance": spread.mean_distance, "effective_rank": spread.effective_rank}
         record |= {f"selection_{name}": value for name, value in scores.items()}
@@ -336,7 +327,7 @@ class Trainer:
         return self.metric.transform(self._features(some_of(self.data.inputs, rows)))
 
     def _features(self, inputs: Inputs) -> Tensor:
-        features = encode(self.encoder, inputs, precision=self.settings.precision)
+        features = encode_together(self.encoder, inputs, self.settings.precision)
         check_not_diverged(features)
         return features
 
