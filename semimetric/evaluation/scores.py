@@ -11,9 +11,11 @@ from torch import Tensor
 from semimetric.core.arrays import check_features, check_labels
 from semimetric.core.errors import InputError
 from semimetric.graph.clustering import kmeans
+from semimetric.graph.nearest import NearestVectors
 from semimetric.graph.neighbors import nearest_neighbors
 
 RECALLS = (1, 2, 4, 8)
+RANKED_ENTRIES = 1 << 22  # ranks that MAP@R holds at once: queries times the size of their largest class
 
 
 def recall_at_k(embeddings: Any, labels: Any, ks: Sequence[int] = RECALLS) -> dict[int, float]:
@@ -77,11 +79,25 @@ def map_at_r(embeddings: Any, labels: Any) -> float:
     others = counts[numbers] - 1
     if int(others.max()) == 0:
         raise InputError("labels must have a class with at least 2 examples, and each has one. Pass more examples.")
-    hits = classes[nearest_neighbors(points, int(others.max()))] == classes[:, None]
+    ranked = others.argsort(descending=True)
+    queries = ranked[: int((others > 0).sum())]
+    vectors, gained, start = NearestVectors(points), points.new_zeros((), dtype=torch.float64), 0
+    while start < len(queries):
+        block = queries[start : start + max(1, RANKED_ENTRIES // int(others[queries[start]]))]
+        gained += _average_precisions(vectors, points, classes, block, others[block]).sum()
+        start += len(block)
+    return float(gained / len(queries))
+
+
+def _average_precisions(
+    vectors: NearestVectors, points: Tensor, classes: Tensor, queries: Tensor, others: Tensor
+) -> Tensor:
+    """Average precision (Q,) of the rows ``queries`` (Q,) at their ranks ``others`` (Q,), the largest of them first."""
+    nearest = vectors.search(points[queries], int(others[0]), queries).rows
+    hits = classes[nearest] == classes[queries][:, None]
     ranks = torch.arange(1, hits.shape[1] + 1, device=hits.device)
     precision = hits.cumsum(1).double() / ranks
-    gained = (precision * (hits & (ranks <= others[:, None]))).sum(1)
-    return float((gained / others.clamp_min(1))[others > 0].mean())
+    return (precision * (hits & (ranks <= others[:, None]))).sum(1) / others
 
 
 def nmi(embeddings: Any, labels: Any, n_clusters: int | None = None, seed: int = 0) -> float:

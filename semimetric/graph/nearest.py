@@ -23,6 +23,7 @@ GPU_BLOCK_ENTRIES = 1 << 26  # the same on a GPU
 GPU_PART_ENTRIES = 1 << 24  # entries of the stored vectors that are compared at once on a GPU: 128 MiB in float64
 TIE_BLOCKS = 4  # parts of a block of queries that are decided in float64 one after the other
 SPARE = 4  # candidates beyond those asked for
+SHORT_ROWS = 32  # entries of a row for each one wanted, below which topk is faster than groups
 TF32_ROUNDING = 2.0**-11
 
 
@@ -53,20 +54,20 @@ class NearestVectors:
         frame = _Frame.around(stored.split(self._size))
         self._parts = [_Part(part, frame) for part in stored.split(self._size)]
 
-    def search(self, queries: Tensor, k: int, own: int | None = None) -> Found:
+    def search(self, queries: Tensor, k: int, own: Tensor | None = None) -> Found:
         """The ``k`` nearest stored vectors of each query (Q, d); equal distances are sorted by row.
 
-        With ``own``, query i is the stored vector ``own`` + i, and is not found by itself.
+        With ``own`` (Q,), query i is the stored vector ``own[i]``, and is not found by itself.
         """
-        blocks = queries.split(max(1, _entries_at_once(queries) // max(self._size, 2 * k)))
+        rows = max(1, _entries_at_once(queries) // max(self._size, 2 * k))
+        selves = (torch.full((len(queries),), -1, device=queries.device) if own is None else own).split(rows)
+        blocks = queries.split(rows)
         best = [Found(block[:, :0].long(), block[:, :0].double()) for block in blocks]
         start = 0
         for part in self._parts:
-            first = own or 0
             for number, block in enumerate(blocks):
-                found = part.search(block, k, None if own is None else first - start)
+                found = part.search(block, selves[number] - start, k)
                 best[number] = _merged(best[number], Found(found.rows + start, found.distances), k)
-                first += len(block)
             start += len(part)
             part.release()
         return Found(torch.cat([found.rows for found in best]), torch.cat([found.distances for found in best]))
@@ -111,13 +112,10 @@ class _Part:
         self._rough.pop(torch.float64, None)
         self.__dict__.pop("_scaled", None)
 
-    def search(self, queries: Tensor, k: int, own: int | None) -> Found:
-        """Find the ``k`` nearest of this part; query i is stored vector ``own`` + i unless ``own`` is None."""
+    def search(self, queries: Tensor, selves: Tensor, k: int) -> Found:
+        """Find the ``k`` nearest of this part; query i is its vector ``selves[i]`` if it has one of that number."""
         k = min(k, len(self))
         asked = queries.double() * self._frame.scale
-        selves = torch.full((len(asked),), -1, device=asked.device)
-        if own is not None:
-            selves = torch.arange(own, own + len(asked), device=asked.device)
         found, sure = self._preselected(asked, selves, k, torch.float32)
         for step in (torch.float64, None):
             unsure = (~sure).nonzero().flatten()
@@ -185,15 +183,16 @@ class _Part:
 def smallest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The ``count`` smallest entries of each row (Q, S) and their columns, ascending.
 
-    They lie in the groups with the ``count`` smallest minima. Minima are vectorised, topk is not.
+    They lie in the groups with the ``count`` smallest minima, which are found in the same way. Minima are vectorised,
+    topk is not.
     """
-    members = math.isqrt(values.shape[1] // count)
-    if members < 4:
+    if values.shape[1] < SHORT_ROWS * count:
         found = values.topk(count, dim=1, largest=False)
         return found.values, found.indices
+    members = max(4, math.isqrt(values.shape[1] // count) // 2)
     groups = values.shape[1] // members
     grouped = values[:, : members * groups].unflatten(1, (members, groups))
-    chosen = grouped.amin(1).topk(count, dim=1, largest=False).indices[:, None, :].expand(-1, members, -1)
+    chosen = smallest(grouped.amin(1), count)[1][:, None, :].expand(-1, members, -1)
     columns = chosen + groups * torch.arange(members, device=values.device)[:, None]
     rest = torch.arange(members * groups, values.shape[1], device=values.device).expand(len(values), -1)
     columns = torch.cat([columns.flatten(1), rest], dim=1)

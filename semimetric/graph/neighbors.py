@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from semimetric.core import ranks
@@ -37,8 +38,8 @@ def nearest_neighbors(features: Any, k: int) -> Tensor:
     """
     points = check_features(features)
     check_k(k, len(points))
-    vectors = NearestVectors(points)
-    return ranks.in_parts(lambda part: vectors.search(points[part], int(k), own=part.start).rows, len(points))
+    vectors, own = NearestVectors(points), torch.arange(len(points), device=points.device)
+    return ranks.in_parts(lambda part: vectors.search(points[part], int(k), own[part]).rows, len(points))
 
 
 def check_k(k: int, count: int) -> None:

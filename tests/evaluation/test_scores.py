@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semimetric.core.errors import InputError
-from semimetric.evaluation import evaluate, map_at_r, nmi, recall_at_k
+from semimetric.evaluation import evaluate, map_at_r, nmi, recall_at_k, scores
+from semimetric.graph import nearest
 
 
 @given(st.integers(0, 10_000))
@@ -41,6 +42,19 @@ def test_map_at_r_equals_a_naive_loop(seed: int) -> None:
             gained = (sum(hits[: rank + 1]) / (rank + 1) for rank in range(sum(hits)) if hits[rank])
             precisions.append(sum(gained) / sum(hits))
     assert map_at_r(points, labels) == pytest.approx(np.mean(precisions))
+
+
+def test_map_at_r_of_a_large_class_takes_bounded_memory(
+    make_clusters, largest_tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points, _ = make_clusters(0, 600, 4, 3, 1.0)
+    labels = torch.arange(600) % 7 % 2  # classes of two sizes
+    whole = map_at_r(points, labels)
+    monkeypatch.setattr(scores, "RANKED_ENTRIES", 5_000)
+    monkeypatch.setattr(nearest, "BLOCK_ENTRIES", 5_000)
+    with largest_tensor() as largest:
+        assert map_at_r(points, labels) == pytest.approx(whole, abs=1e-12)
+    assert largest.entries <= 20_000 < 600 * 342  # not a row of ranks for every example
 
 
 def test_map_at_r_needs_a_class_of_two() -> None:
