@@ -14,6 +14,7 @@ import os
 import statistics
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,7 +30,32 @@ from semimetric.model.spec import ExampleNames
 from semimetric.training import Run
 
 WIDTH, CLASSES = 64, 20
-COUNT_FRAMES = "() => { window.frames_ = 0; (function count() { window.frames_++; requestAnimationFrame(count); })(); }"
+DRAG = """
+seconds => new Promise(done => {
+  const map = document.getElementById("map"), box = map.getBoundingClientRect();
+  const tell = (kind, target, right, down) => target.dispatchEvent(new MouseEvent(kind, {
+    bubbles: true, buttons: 1, clientX: box.left + box.width / 2 + right, clientY: box.top + box.height / 2 + down }));
+  tell("mouseenter", map, 0, 0);
+  tell("mousemove", window, 0, 0);
+  tell("mousedown", map, 0, 0);
+  const began = performance.now();
+  let frames = 0;
+  const frame = () => {
+    const passed = performance.now() - began;
+    if (passed > 1000 * seconds) {
+      tell("mouseup", window, 0, 0);
+      done(1000 * frames / passed);
+      return;
+    }
+    frames++;
+    tell("mousemove", window, 60 * Math.sin(frames / 5), 30 * Math.cos(frames / 7));
+    requestAnimationFrame(frame);
+  };
+  requestAnimationFrame(frame);
+})
+"""
+"""Drag the map by a little in every frame: the number of frames in a second."""
+
 RESULTS = Path(__file__).parent / "results" / "page.json"
 
 
@@ -58,10 +84,16 @@ def write_run(path: Path, count: int) -> Path:
 def asked(address: str, method: str, path: str, bodies: list[Any]) -> list[float]:
     """Milliseconds of requests, one after another, on one connection."""
     connection = http.client.HTTPConnection(urlsplit(address).netloc)
+    connection.request("GET", f"/?{urlsplit(address).query}")
+    answer = connection.getresponse()
+    answer.read()
+    headers = {"Cookie": str(answer.getheader("Set-Cookie")).partition(";")[0]}
     taken = []
     for number, body in enumerate(bodies):
         began = time.perf_counter()
-        connection.request(method, path.format(number), body=None if body is None else json.dumps(body))
+        connection.request(
+            method, path.format(number), body=None if body is None else json.dumps(body), headers=headers
+        )
         answer = connection.getresponse()
         answer.read()
         taken.append(1000 * (time.perf_counter() - began))
@@ -77,23 +109,36 @@ def opened(page: Any, address: str) -> float:
     return float(page.evaluate("Number(document.body.dataset.painted)"))
 
 
-def frames(page: Any, seconds: float = 4.0) -> float:
-    """Frames per second while the map is dragged."""
+def frames(page: Any) -> dict[str, float]:
+    """Frames per second while the map is dragged, the best of three times, and the processor time of a frame."""
     page.wait_for_function("document.body.dataset.ready === 'yes'")
-    box = page.locator("#map").bounding_box()
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    page.evaluate(COUNT_FRAMES)
-    page.mouse.move(x, y)
-    page.mouse.down()
-    began, start = time.perf_counter(), page.evaluate("window.frames_")
-    step = 0
-    while time.perf_counter() - began < seconds:
-        step += 1
-        page.mouse.move(x + 60 * ((step % 20) / 10 - 1), y + 30 * ((step % 14) / 7 - 1))
-    taken = time.perf_counter() - began
-    shown = page.evaluate("window.frames_") - start
-    page.mouse.up()
-    return float(shown / taken)
+    before = page.locator("#map").screenshot()
+    found = []
+    for _ in range(3):
+        used, began = processor_seconds(), time.perf_counter()
+        rate = float(page.evaluate(DRAG, 3.0))
+        spent = (processor_seconds() - used) / (rate * (time.perf_counter() - began))
+        found.append({"frames_per_second": round(rate, 1), "frame_cpu_ms": round(1000 * spent, 1)})
+    assert page.locator("#map").screenshot() != before, "the map did not move"
+    return max(found, key=lambda one: one["frames_per_second"]) | {"load": round(os.getloadavg()[0], 1)}
+
+
+def processor_seconds() -> float:
+    """Seconds of processor time that all Chromium processes below this one have used."""
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            name, rest = path.read_text().rsplit(")", 1)
+            fields, number = rest.split(), int(path.parent.name)
+            children.setdefault(int(fields[1]), []).append(number)
+            ticks[number] = int(fields[11]) + int(fields[12]) if "chrom" in name else 0
+    below, total = [os.getpid()], 0
+    while below:
+        number = below.pop()
+        total += ticks.get(number, 0)
+        below += children.get(number, [])
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -116,7 +161,7 @@ def main() -> None:
                 page = chromium.new_page(viewport={"width": 1280, "height": 900})
                 paint = [opened(page, address) for _ in range(3)]
                 entry: dict[str, Any] = {"first_paint_ms": spread(paint)}
-                entry["frames_per_second"] = round(frames(page), 1)
+                entry |= frames(page)
                 page.close()
                 entry["search_ms"] = spread(asked(address, "GET", "/api/similar/{}?n=48", [None] * 60))
                 bodies = [{"rows": [300 + row], "label": "class 1"} for row in range(100)]

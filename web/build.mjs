@@ -19,7 +19,7 @@ await build({
   banner: { js: `/* sources ${digest.digest("hex")}; licences in LICENSES.txt */` },
 });
 
-const bundled = ["regl-scatterplot", "regl", "regl-line", "dom-2d-camera", "camera-2d-simple", "gl-matrix", "pub-sub-es", "earcut"];
+const bundled = ["regl-scatterplot", "regl", "regl-line", "dom-2d-camera", "camera-2d-simple", "gl-matrix", "pub-sub-es", "earcut", "d3-contour", "d3-array"];
 const texts = bundled.map((name) => {
   const folder = `node_modules/${name}`;
   const { version, license } = JSON.parse(readFileSync(`${folder}/package.json`, "utf8"));

@@ -14,7 +14,7 @@ from semimetric.core.extras import import_extra
 def serve(
     run: RunFolder,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Others than this machine's own need the printed token.")
+        str, typer.Option(help="Address to listen on; one other than this machine's own lets other machines in.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
     data_dir: DataDir = None,
@@ -29,6 +29,7 @@ def serve(
         import_extra(package, "page", "the page")
     import uvicorn
 
+    from semimetric.core.origin import seal_of
     from semimetric.serve.page.desk import Desk
     from semimetric.serve.page.guard import is_loopback
     from semimetric.serve.page.server import build_app
@@ -45,10 +46,11 @@ def serve(
             progress.stage("drawing the map")
             desk = Desk(run, data_dir=data_dir, source=source)
             _ = desk.map
-        token = "" if is_loopback(host) else secrets.token_urlsafe(16)
+        kept = seal_of({"page": str(run.resolve())}) if is_loopback(host) else None
+        token = kept[:32] if kept else secrets.token_urlsafe(16)
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}/"
-        say(f"{address}{f'?token={token}' if token else ''}  (Ctrl-C ends; labels are in {desk.book.path})")
+        say(f"{address}?token={token}  (Ctrl-C ends; labels are in {desk.book.path})")
 
         class Server(uvicorn.Server):
             """A server that stops without a word about browsers that still listen."""

@@ -16,6 +16,7 @@ from semimetric.data.labels import number_labels
 from semimetric.data.photographs.images import check_photo_options
 from semimetric.data.schema import Schema
 from semimetric.methods import METHODS
+from semimetric.model.fitted import FittedModel
 from semimetric.model.spec import ExampleNames
 from semimetric.pipeline.config import run_config, run_opener
 from semimetric.pipeline.data import FitData, digest_of, read_all_inputs, samples_of
@@ -138,13 +139,20 @@ def fit_own(
         ranks.on_first(lambda: Run.check_free(out))
     progress = progress or Silent()
     own = read_own(request, collection, source, columns, progress, tell)
+    return fit_read(request, own, source, out, resume, progress).facts
+
+
+def fit_read(
+    request: OwnRequest, own: OwnData, source: Path, out: Path, resume: bool = False, progress: Progress | None = None
+) -> FittedModel:
+    """Fit a collection that has been read, and write the run folder ``out``. The data is released."""
     digest = own.plan.network.weights_digest() if own.plan.network.weights else None
     found = {"source": source.resolve().name, "digest": digest_of(own.collection), "examples": len(own.collection)}
     if request.start is not None:
         found["from"] = request.start.digest
     config = run_config("own data", own.plan, found, digest)
     device = choose_device(request.device)
-    return fit(own.plan, own.data, device, run_opener(out, config, resume), progress, own.encoder, request.start).facts
+    return fit(own.plan, own.data, device, run_opener(out, config, resume), progress, own.encoder, request.start)
 
 
 def check_enough(method: str, collection: Collection) -> None:

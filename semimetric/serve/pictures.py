@@ -15,6 +15,7 @@ from torch import Tensor
 from semimetric.core.errors import DataError, InputError, SemimetricError
 from semimetric.data import find_photographs, load_dataset
 from semimetric.data.photographs.images import decode_image
+from semimetric.data.readers.folder import path_of
 from semimetric.model.folder import LoadedRun
 from semimetric.model.origin import has_own_places
 from semimetric.pipeline.benchmark import benchmark_plan
@@ -163,7 +164,7 @@ def _of_own_data(loaded: LoadedRun, named: Path | None) -> Pictures:
         if not source.is_dir():
             raise DataError(f"the folder {source} is not there any more. Name it with --source PATH.")
         ours = has_own_places(Run(loaded.path), examples)
-        paths = (source / name if ours or _stays_in(source, name) else None for name in examples.names)
+        paths = (path_of(source, name) if ours or _stays_in(source, name) else None for name in examples.names)
         return Pictures(len(examples.names), paths=tuple(paths))
     table = new_examples(loaded, source)
     assert table.features is not None

@@ -1,27 +1,37 @@
-"""Learning again from the labels of the page, of a table: the settings stay, the labels are the new ones."""
+"""Learning again from the labels of the page: from the model of the run, and judged on labels held back."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.command import semimetric
+from helpers.own_photos import write_folder
 
 pytest.importorskip("starlette", reason="needs semimetric[page]")
 
 from semimetric.core.errors import InputError
-from semimetric.serve.page.again import learn_again
+from semimetric.data import read_collection
+from semimetric.data.readers.folder import path_of
+from semimetric.model.folder import load_run
+from semimetric.serve.page.again import Judgement, check_can_learn, learn_again, main
 from semimetric.serve.page.desk import Desk, compared
 from semimetric.serve.page.server import next_run
 
 
+def write_table(path: Path, points: Any, labels: list[str | None]) -> None:
+    """A table of points with names, columns a, b, ... and labels."""
+    lines = [",".join(["id", *"abcdef"[: points.shape[1]], "label"])]
+    lines += [f"r{row},{','.join(map(str, point))},{labels[row] or ''}" for row, point in enumerate(points.tolist())]
+    path.write_text("\n".join(lines))
+
+
 def test_rows_of_a_table_are_shown_by_their_values_and_learned_again(tmp_path: Path, make_clusters) -> None:
     points, classes = make_clusters(0, 40, 3, 2)
-    lines = ["id,a,b,c,label"]
-    for row, (a, b, c) in enumerate(points.tolist()):
-        lines.append(f"r{row},{a},{b},{c},{'xy'[classes[row]] if row < 12 else ''}")
-    (tmp_path / "t.csv").write_text("\n".join(lines))
+    write_table(tmp_path / "t.csv", points, ["xy"[n] if row < 12 else None for row, n in enumerate(classes.tolist())])
     assert semimetric("fit", tmp_path / "t.csv", "-o", tmp_path / "run", "--epochs", 2, "--json").code == 0
     desk = Desk(tmp_path / "run")
     shown = desk.examples([5])[0]
@@ -29,16 +39,66 @@ def test_rows_of_a_table_are_shown_by_their_values_and_learned_again(tmp_path: P
     assert [name for name, _ in shown["values"]] == ["a", "b", "c"]
     with pytest.raises(InputError, match="rows of a table"):
         desk.similar_to_picture(b"", 3)
-    desk.book.set([20, 22], "z")
+    desk.book.set([20, 22], "z", "me")
     out = next_run(desk.book.path)
     assert out == tmp_path / "run-again-1"
-    learn_again(tmp_path / "run", desk.book.labels, out)
+    few = learn_again(tmp_path / "run", desk.book.labels, out)
+    assert few == Judgement(why="6 new labels are needed to judge by; there are 2.")
     after = Desk(out, desk.book)
     assert after.trained_classes == ["x", "y", "z"]
     assert int((after.fitted.labels >= 0).sum()) == 14
-    plans = [json.loads((folder / "config.json").read_text())["plan"] for folder in (tmp_path / "run", out)]
-    assert plans[0] == plans[1]
+    assert json.loads((out / "result.json").read_text())["from"] == str(tmp_path / "run")
+    old, new = (json.loads((folder / "config.json").read_text())["plan"] for folder in (tmp_path / "run", out))
+    assert (old["method_settings"], old["network"]) == (new["method_settings"], new["network"])
     outcome = compared(desk, after)
     assert outcome["changed"] == len(outcome["from"])
     assert next_run(desk.book.path) == tmp_path / "run-again-2"
     desk.book.close()
+
+
+@pytest.mark.filterwarnings("ignore::semimetric.pipeline.linear.GuardWarning")
+def test_both_models_are_judged_by_labels_that_neither_learned_from(tmp_path: Path, make_clusters) -> None:
+    """The new labels contradict what can be seen: a model that had learned from them would name them as they say."""
+    points, classes = make_clusters(0, 60, 4, 2)
+    write_table(tmp_path / "t.csv", points, ["xy"[n] if row < 10 else None for row, n in enumerate(classes.tolist())])
+    done = semimetric("fit", tmp_path / "t.csv", "-o", tmp_path / "run", "--method", "lrml", "--json")
+    assert done.code == 0, done.err
+    for name, letters in (("right", "xy"), ("wrong", "yx")):
+        told: list[dict[str, int]] = []
+        desk = Desk(tmp_path / "run")
+        for row in range(10, 22):
+            desk.book.set([row], letters[classes[row]], "me")
+        judged = learn_again(tmp_path / "run", desk.book.labels, tmp_path / name, tell=told.append)
+        assert judged.labels == 12
+        assert judged.before == (1.0 if name == "right" else 0.0)
+        assert judged.after == 1.0 if name == "right" else judged.after < 0.7
+        assert told == [{"judging": part, "of": 3} for part in (1, 2, 3)]
+        desk.book.close()
+        desk.book.path.unlink()
+
+
+def test_a_run_of_format_1_cannot_learn_again(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="format 1, which does not keep the settings"):
+        check_can_learn(load_run(Path(__file__).parent.parent / "model" / "format-1" / "own-wine", "cpu"), tmp_path)
+
+
+def test_an_error_that_nobody_foresaw_is_a_sentence_in_the_answer(tmp_path: Path) -> None:
+    wanted = {
+        "run": str(tmp_path),
+        "labels": 5,
+        "out": 7,
+        "data_dir": None,
+        "source": None,
+        "answer": str(tmp_path / "answer.json"),
+    }
+    (tmp_path / "request.json").write_text(json.dumps(wanted))
+    assert main(tmp_path / "request.json") == 2
+    assert json.loads((tmp_path / "answer.json").read_text())["error"].startswith("TypeError: ")
+
+
+def test_photographs_whose_names_are_no_utf8_are_found_by_the_names_of_the_run(tmp_path: Path) -> None:
+    photos = write_folder(tmp_path, labelled=1, unlabelled=1)
+    (photos / "unlabelled" / "red ü 0.png").rename(os.fsdecode(os.fsencode(photos) + b"/unlabelled/r\xfe\xffd.png"))
+    found = read_collection(photos)
+    assert "unlabelled/r\\xfe\\xffd.png" in found.names
+    assert found.paths == tuple(path_of(photos, name) for name in found.names)

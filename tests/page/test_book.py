@@ -26,44 +26,44 @@ def test_labels_survive_without_being_closed(tmp_path: Path) -> None:
     book = opened(path)
     assert not path.exists()
     book.set([1, 2], "red", "me")
-    book.set([3], None)
+    book.set([3], None, "me")
     book.close()
     again = opened(path)
     assert again.labels == ["red", "red", "red", None]
-    assert again.undo().rows == (3,)
-    assert again.undo().rows == (1, 2)
-    assert again.undo() is None
+    assert again.undo("me").rows == (3,)
+    assert again.undo("me").rows == (1, 2)
+    assert again.undo("me") is None
     assert again.labels == list(GIVEN)
-    again.set([0], "blue")
+    again.set([0], "blue", "me")
     again.close()
     last = opened(path)
     assert last.labels == ["blue", None, None, "blue"]
     assert [change.number for change in last.changes] == [3]
-    assert last.undo().number == 3
+    assert last.undo("me").number == 3
     last.close()
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert [row["change"] for row in rows] == ["0", "0", "1", "1", "2", "-2", "-1", "-1", "3", "-3"]
-    assert {row["who"] for row in rows} == {"run", "me", ""}
+    assert {row["who"] for row in rows} == {"run", "me"}
     assert all(row["when"].endswith("+00:00") for row in rows)
 
 
 def test_a_line_that_a_crash_cut_off_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "labels.csv"
     book = opened(path)
-    book.set([1], "red")
+    book.set([1], "red", "me")
     book.close()
     whole = path.read_bytes()
     path.write_bytes(whole + b"c,bl")
     again = opened(path)
     assert again.labels == ["red", "red", None, "blue"]
-    again.set([2], "green")
+    again.set([2], "green", "me")
     again.close()
     assert path.read_bytes().startswith(whole + b"c,green,")
 
 
 def test_two_pages_cannot_write_the_same_file(tmp_path: Path) -> None:
     book = opened(tmp_path / "l.csv")
-    book.set([1], "red")
+    book.set([1], "red", "me")
     with pytest.raises(RunError, match="in use by another page"):
         opened(tmp_path / "l.csv")
     book.close()
@@ -97,10 +97,10 @@ def test_fit_reads_the_last_label_of_each_photograph(tmp_path: Path) -> None:
         write_photo(tmp_path / "photos" / f"{name}.png", colour, number)
         names.append(f"{name}.png")
     book = LabelBook(tmp_path / "run.labels.csv", names, [None] * 3)
-    book.set([0, 1], "warm")
-    book.set([1], "cold")
-    book.set([2], "cold")
-    book.undo()
+    book.set([0, 1], "warm", "me")
+    book.set([1], "cold", "me")
+    book.set([2], "cold", "me")
+    book.undo("me")
     book.close()
     found = read_collection(tmp_path / "photos", tmp_path / "run.labels.csv")
     assert dict(zip(found.names, found.labels, strict=True)) == {
@@ -114,10 +114,10 @@ def test_fit_reads_the_last_label_of_each_photograph(tmp_path: Path) -> None:
 def test_a_file_that_another_page_made_meanwhile_stays(tmp_path: Path) -> None:
     path = tmp_path / "run.labels.csv"
     one, other = opened(path), opened(path)
-    one.set([1], "red")
+    one.set([1], "red", "me")
     with pytest.raises(RunError, match="made by another page"):
-        other.set([2], "blue")
-    one.set([2], "green")
+        other.set([2], "blue", "me")
+    one.set([2], "green", "me")
     one.close()
     assert opened(path).labels == ["red", "red", "green", "blue"]
 
@@ -133,11 +133,11 @@ from semimetric.serve.page.book import LabelBook
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 path = Path(sys.argv[1])
 book = LabelBook(path, ("a", "b", "c", "d"), ("red", None, None, "blue"))
-book.set([1], "red")
+book.set([1], "red", "me")
 size = path.stat().st_size
 resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, resource.RLIM_INFINITY))
 try:
-    book.set([2], "green")
+    book.set([2], "green", "me")
 except RunError as error:
     assert "was not saved" in str(error), error
 else:
@@ -145,7 +145,7 @@ else:
 assert path.stat().st_size == size, path.read_text()
 assert book.labels[2] is None
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-book.set([2], "blue")
+book.set([2], "blue", "me")
 """
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -156,6 +156,15 @@ def test_a_file_whose_maker_was_killed_is_begun_again(tmp_path: Path) -> None:
     path = tmp_path / "run.labels.csv"
     path.write_bytes(b"path,lab")
     book = opened(path)
-    book.set([1], "red", "\ud800")
+    book.set([1], "red", "me")
     book.close()
     assert opened(path).labels == ["red", "red", None, "blue"]
+
+
+@pytest.mark.parametrize("who", ["", " ", "a\nb", "=1+1", "\ud800", "x" * 201])
+def test_who_labels_is_written_in_every_line_or_refused(who: str, tmp_path: Path) -> None:
+    book = opened(tmp_path / "run.labels.csv")
+    for act in (lambda: book.set([1], "red", who), lambda: book.undo(who)):
+        with pytest.raises(InputError, match="your name"):
+            act()
+    assert not book.path.exists()

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterator
+from math import dist
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,15 @@ def open_page(browser: Any) -> Iterator[Opener]:
     assert not wrong
 
 
+def lines(served: Served) -> list[dict[str, str]]:
+    """The lines that the page wrote."""
+    text = (served.place / "run.labels.csv").read_text()
+    return [row for row in csv.DictReader(text.splitlines()) if row["change"] != "0"]
+
+
 def saved(served: Served) -> list[tuple[str, str]]:
     """Names and labels that the page wrote."""
-    lines = (served.place / "run.labels.csv").read_text().splitlines()
-    return [(row["path"], row["label"]) for row in csv.DictReader(lines) if row["change"] != "0"]
+    return [(row["path"], row["label"]) for row in lines(served)]
 
 
 def wait_for(page: Any, text: str) -> None:
@@ -63,9 +69,10 @@ def test_five_labels_by_keyboard_survive_a_kill(served: Served, open_page: Opene
     before = labelled(page)
     shown = page.eval_on_selector_all("#grid .tile", "tiles => tiles.map(tile => tile.title)")
     page.locator("body").press("ArrowRight")
-    for number, key in enumerate("12312", 1):
-        page.keyboard.press(key)
-        wait_for_count(page, before + number)
+    page.fill("#who", "Ada <b>")
+    page.locator("#who").press("Escape")
+    page.keyboard.type("12312")
+    wait_for_count(page, before + 5)
     page.close()
     served.restart()
     names = {"1": "blue", "2": "green", "3": "red"}
@@ -76,6 +83,7 @@ def test_five_labels_by_keyboard_survive_a_kill(served: Served, open_page: Opene
     wait_for(page, "Taken back: 1 label")
     assert labelled(page) == before + 4
     assert saved(served)[-1] == (shown[5], "")
+    assert [row["who"] for row in lines(served)[-6:]] == ["Ada <b>"] * 5 + [page.input_value("#who")]
 
 
 def lasso(page: Any) -> None:
@@ -127,7 +135,8 @@ def test_search_and_learning_again(served: Served, planted: Path, open_page: Ope
     page.click("[data-list=queue]")
     page.wait_for_function("document.querySelector('#grid .tile small')?.textContent.startsWith('stands')")
     keys = {"blue": "1", "green": "2", "red": "3"}
-    for number in range(1, 4):
+    new = max(1, 6 - (known - 12))  # the run has 12
+    for number in range(1, new + 1):
         tile = page.locator("#grid .tile[aria-current=true]")
         name = tile.get_attribute("title").split("/")[1].split()[0]
         tile.press(keys.get(name, "1"))
@@ -135,25 +144,60 @@ def test_search_and_learning_again(served: Served, planted: Path, open_page: Ope
     page.click("#learn")
     page.wait_for_selector("#outcome:not([hidden])", timeout=300_000)
     cells = page.eval_on_selector_all("#outcome td", "cells => cells.map(cell => cell.textContent)")
+    assert cells[0] == f"right on {known + new - 12} new labels"
     before, after = (float(cell.split()[0]) for cell in cells[1:3])
     assert after >= before
+    page.locator("#outcome button").click()
+    page.wait_for_function("document.querySelector('[data-list=selection]').ariaSelected === 'true'")
     assert (served.place / "run-again-1" / "result.json").is_file()
-    assert labelled(page) == known + 3
+    assert labelled(page) == known + new
     kept = {path.name: path.read_bytes() for path in (served.place / "run").iterdir()}
     assert kept == {path.name: path.read_bytes() for path in (planted / "run").iterdir()}
 
 
-def test_hovering_a_point_shows_its_picture(served: Served, open_page: Opener) -> None:
+POINTS = """async () => {
+  const count = (await (await fetch("api/run")).json()).examples;
+  const columns = new Float32Array(await (await fetch("api/points")).arrayBuffer());
+  const box = document.getElementById("map").getBoundingClientRect();
+  const place = row => [box.left + box.width / 2 + columns[row] * box.height / 2,
+                        box.top + box.height / 2 - columns[count + row] * box.height / 2];
+  return [...Array(count).keys()].map(place);
+}"""
+"""Where the examples are on the screen, before the map is moved."""
+
+
+@pytest.mark.parametrize("drawing", ["", "?webgl"])
+def test_hovering_a_point_shows_its_picture(drawing: str, served: Served, open_page: Opener) -> None:
     page = open_page(served.url)
-    page.uncheck("#naming")
-    page.check("#thumbs")
-    tile = page.locator("#names img").first
-    box = tile.bounding_box()
-    page.mouse.move(box["x"] - 40, box["y"] - 40)
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=4)
-    page.wait_for_selector("#hover:not([hidden])")
-    row = page.get_attribute("#hover", "data-row")
+    page.goto(page.url + drawing)
+    page.wait_for_function(READY)
+    points = page.evaluate(POINTS)
+    alone = [min(dist(point, other) for k, other in enumerate(points) if k != row) for row, point in enumerate(points)]
+    row = alone.index(max(alone))
+    page.mouse.move(points[row][0] - 40, points[row][1])
+    page.mouse.move(*points[row], steps=4)
+    page.wait_for_selector(f"#hover[data-row='{row}']:not([hidden])")
     assert page.get_attribute("#hover img", "src") == f"api/small/{row}"
+
+
+def test_contours_names_and_pictures_can_be_switched(served: Served, open_page: Opener) -> None:
+    page = open_page(served.url)
+    named = page.inner_text("#clusters")
+    assert {"blue", "green", "red"} >= {*named.removeprefix("Clusters: ").rstrip(".").split(", ")}
+    page.wait_for_timeout(100)
+    shown = [page.locator("#map").screenshot()]
+    for switch in ("#dense", "#thumbs", "#naming"):
+        page.locator(switch).press("Space")
+        page.wait_for_timeout(300)
+        shown.append(page.locator("#map").screenshot())
+    page.focus("#map")
+    page.keyboard.press("+")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_timeout(100)
+    shown.append(page.locator("#map").screenshot())
+    assert len({*shown}) == 5
+    assert page.inner_text("#clusters") == ""
+    assert int(page.get_attribute("#map", "data-pictures")) >= 3
 
 
 def test_the_report_in_a_browser(planted: Path, tmp_path: Path, open_page: Opener) -> None:

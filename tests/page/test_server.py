@@ -53,7 +53,11 @@ def test_labels_are_saved_at_once_and_taken_back(page: TestClient, place: Path) 
     assert saved["classes"][-1] == "odd <b>"
     rows = list(csv.DictReader((place / "run.labels.csv").read_text().splitlines()))
     assert [(row["label"], row["who"]) for row in rows[-2:]] == [("odd <b>", "me")] * 2
-    assert page.post("/api/undo", json={}).json()["rows"] == [20, 21]
+    back = page.post("/api/undo", json={}).json()
+    assert (back["rows"], back["labels"]) == ([20, 21], [None, None])
+    last = list(csv.DictReader((place / "run.labels.csv").read_text().splitlines()))[-1]
+    assert last["who"] == page.get("/api/run").json()["who"] == "someone at testclient"
+    assert page.post("/api/undo", json={"who": 5}).status_code == 400
     assert page.post("/api/undo", json={}).json()["rows"] == []
     assert page.get("/api/run").json()["labelled"] == 12
 

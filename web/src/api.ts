@@ -14,6 +14,8 @@ export interface Facts {
   changes: number;
   last: number;
   learning: boolean;
+  who: string;
+  outcome: Outcome | null;
 }
 
 export type ShortFacts = Pick<Facts, "labelled" | "classes" | "changes" | "last">;
@@ -30,8 +32,9 @@ export interface Example {
 }
 
 export interface Outcome {
-  before: { labels: number | null; final: Record<string, number> | null };
-  after: { labels: number | null; final: Record<string, number> | null };
+  judged: { labels: number; before: number | null; after: number | null; why: string };
+  before: Record<string, number> | null;
+  after: Record<string, number> | null;
   changed: number;
   rows: number[];
   from: string[];

@@ -8,6 +8,7 @@ const RAMP_DARK = ["#0F3A57", "#1D6594", "#3B97CF", "#86C7EF", "#DFF2FD"];
 export const isDark = (): boolean => matchMedia("(prefers-color-scheme: dark)").matches;
 export const none = (): string => (isDark() ? "#6D7480" : "#A8ADB6");
 export const back = (): string => (isDark() ? "#1B1E23" : "#F7F8FA");
+export const ink = (): string => (isDark() ? "#ECEEF2" : "#1B1D21");
 export const ramp = (): string[] => (isDark() ? RAMP_DARK : RAMP_LIGHT);
 
 export function classColour(number: number): string {

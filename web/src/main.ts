@@ -3,6 +3,7 @@
 import { columns, get, post, saveSelection, upload } from "./api";
 import type { Columns, Example, Facts, Outcome, ShortFacts } from "./api";
 import { classColour } from "./colours";
+import { clusters, contourLines, density } from "./density";
 import { encoded, groups, PointMap } from "./map";
 import type { ColourBy, Group } from "./map";
 
@@ -43,7 +44,6 @@ class Page {
   private facts!: Facts;
   private data!: Columns;
   private codes: Uint16Array = new Uint16Array(0);
-  private placed: [HTMLElement, number][] = [];
   private map: PointMap | null = null;
   private list: ListName = "queue";
   private shown: Example[] = [];
@@ -52,7 +52,9 @@ class Page {
   private searched: Example[] = [];
   private readonly hidden = new Set<string>();
   private more = SHOWN;
-  private readonly who = localStorage.getItem("who") ?? "";
+  private hovered: number | null = null;
+  private was = new Map<number, string>(); // the class before the run learned again, by row
+  private saving: Promise<unknown> = Promise.resolve();
 
   async start(): Promise<void> {
     this.facts = await get<Facts>("api/run");
@@ -63,6 +65,9 @@ class Page {
     this.openMap();
     this.wire();
     this.showFacts();
+    this.showWho(localStorage.getItem("who") ?? "");
+    element<HTMLButtonElement>("learn").disabled = this.facts.learning;
+    if (this.facts.outcome) this.showOutcome(this.facts.outcome);
     this.listen();
     await this.draw();
     document.body.dataset.painted = String(Math.round(performance.now()));
@@ -75,15 +80,6 @@ class Page {
       this.map = new PointMap(element<HTMLCanvasElement>("map"), this.facts.examples, {
         selected: (rows) => this.select(rows),
         over: (row) => void this.hover(row),
-      });
-      let waiting = false;
-      this.map.onView(() => {
-        if (waiting) return;
-        waiting = true;
-        requestAnimationFrame(() => {
-          waiting = false;
-          this.movePlaced();
-        });
       });
     } catch (error) {
       this.say(`This browser draws no map: ${(error as Error).message}`, true);
@@ -99,7 +95,7 @@ class Page {
     this.codes = codes;
     await this.map?.draw(this.data, codes, colours);
     this.showLegend();
-    this.placeNames();
+    this.showMarks();
   }
 
   // What people see of the state.
@@ -155,62 +151,56 @@ class Page {
     if (!this.hidden.delete(name)) this.hidden.add(name);
     this.map?.filter(this.hidden.size ? this.visibleRows() : null);
     this.showLegend();
+    this.showMarks();
   }
 
-  // Names of classes and small pictures over the map, each fixed to an example.
-  private placeNames(): void {
-    const named = element<HTMLInputElement>("naming").checked && (this.colourBy === "label" || this.colourBy === "predicted");
-    const pictures = element<HTMLInputElement>("thumbs").checked && this.facts.pictures;
-    this.placed = [];
-    if (this.map && pictures) {
-      const step = Math.max(1, Math.floor(this.facts.examples / 80));
-      for (let row = 0; row < this.facts.examples; row += step) {
-        const tile = make("img");
-        tile.src = `api/small/${row}`;
-        tile.alt = "";
-        this.placed.push([tile, row]);
-      }
+  private on(id: string): boolean {
+    return element<HTMLInputElement>(id).checked;
+  }
+
+  // Contour lines of the points that are shown, names of their clusters, and small pictures.
+  private showMarks(): void {
+    if (!this.map) return;
+    const rows = this.visibleRows();
+    const { x, y, label, predicted } = this.data;
+    const grid = this.on("naming") || this.on("dense") ? density(x, y, rows) : null;
+    const number = (row: number): number => (this.colourBy === "label" || label[row]! >= 0 ? label[row]! : predicted[row]!);
+    const named = grid && this.on("naming") ? clusters(grid, x, y, rows, number) : [];
+    const names = named.map((cluster) => ({ x: cluster.x, y: cluster.y, text: visible(this.facts.classes[cluster.name]!) }));
+    const pictures = this.on("thumbs") && this.facts.pictures ? this.spread(rows).map((row) => ({ x: x[row]!, y: y[row]!, image: this.small(row) })) : [];
+    this.map.mark({ contours: grid && this.on("dense") ? contourLines(grid) : [], names, pictures });
+    element("clusters").textContent = names.length ? `Clusters: ${names.map(({ text }) => text).join(", ")}.` : "";
+    element("map").dataset.pictures = String(pictures.length);
+  }
+
+  private small(row: number): HTMLImageElement {
+    const tile = make("img");
+    tile.src = `api/small/${row}`;
+    return tile;
+  }
+
+  // One of the examples in each part of the map, so that small pictures do not cover each other.
+  private spread(rows: number[]): number[] {
+    const parts = new Map<number, number>();
+    for (const row of rows) {
+      const part = Math.floor((this.data.x[row]! + 1) * 6) * 100 + Math.floor((this.data.y[row]! + 1) * 6);
+      if (!parts.has(part)) parts.set(part, row);
     }
-    if (this.map && named) for (const [name, row] of this.middles()) this.placed.push([make("span", visible(name)), row]);
-    element("names").replaceChildren(...this.placed.map(([shown]) => shown));
-    this.movePlaced();
-  }
-
-  private movePlaced(): void {
-    for (const [shown, row] of this.placed) {
-      const place = this.map?.place(row);
-      shown.hidden = !place;
-      if (place) shown.style.transform = `translate(${place[0]}px, ${place[1]}px) translate(-50%, -50%)`;
-    }
-  }
-
-  // The example in the middle of each class, to which its name is fixed.
-  private middles(): Map<string, number> {
-    const found = new Map<string, number>();
-    const numbers = this.colourBy === "label" ? this.data.label : this.data.predicted;
-    this.facts.classes.slice(0, 40).forEach((name, number) => {
-      const rows: number[] = [];
-      numbers.forEach((of, row) => of === number && rows.push(row));
-      if (!rows.length) return;
-      const middle = (column: Float32Array): number => rows.map((row) => column[row]!).sort((a, b) => a - b)[rows.length >> 1]!;
-      const [x, y] = [middle(this.data.x), middle(this.data.y)];
-      const apart = (row: number): number => Math.hypot(this.data.x[row]! - x, this.data.y[row]! - y);
-      found.set(name, rows.reduce((best, row) => (apart(row) < apart(best) ? row : best)));
-    });
-    return found;
+    return [...parts.values()];
   }
 
   private async hover(row: number | null): Promise<void> {
     const box = element("hover");
+    this.hovered = row;
     if (row === null) {
       box.hidden = true;
       return;
     }
     const [example] = await post<Example[]>("api/examples", { rows: [row] });
-    if (!example) return;
+    if (!example || this.hovered !== row) return; // the mouse may have moved on
     box.replaceChildren(...this.picture(example), make("b", visible(example.name)), make("span", this.about(example)));
     box.dataset.row = String(row);
-    const place = this.map?.place(row) ?? [0, 0];
+    const place = this.map?.place(this.data.x[row]!, this.data.y[row]!) ?? [0, 0];
     const frame = element("map").getBoundingClientRect();
     box.style.left = `${Math.min(frame.left + place[0] + 14, innerWidth - 200)}px`;
     box.style.top = `${Math.min(frame.top + place[1] + 14, innerHeight - 200)}px`;
@@ -294,7 +284,9 @@ class Page {
     tile.append(...this.picture(example, visible(example.name)));
     const words = make("span", this.about(example), example.label === null ? "guess" : "known");
     tile.append(words);
-    if (example.why ?? example.distance) tile.append(make("small", example.why ?? `distance ${example.distance!.toPrecision(3)}`));
+    const why = this.list === "selection" && this.was.has(example.row) ? `was ${this.was.get(example.row)}` : example.why;
+    if (why !== undefined) tile.append(make("small", visible(why)));
+    else if (example.distance !== undefined) tile.append(make("small", `distance ${example.distance.toPrecision(3)}`));
     tile.title = visible(example.name);
     tile.addEventListener("focus", () => {
       this.current = place;
@@ -321,6 +313,11 @@ class Page {
       void this.show(rows);
       return;
     }
+    this.was.clear();
+    this.gather(rows);
+  }
+
+  private gather(rows: number[]): void {
     this.selection = rows;
     this.showLegend();
     void this.open("selection");
@@ -346,31 +343,45 @@ class Page {
       this.say("Choose an example first.", true);
       return;
     }
-    try {
-      const saved = await post<ShortFacts & { change: number; label: string | null }>("api/labels", { rows, label: name, who: this.who });
-      this.take(rows, rows.map(() => saved.label), saved);
-      this.say(`${rows.length === 1 ? "1 label" : `${rows.length} labels`} saved: ${saved.label === null ? "none" : visible(saved.label)}`);
-      if (!whole) this.step(1, true);
-    } catch (error) {
-      this.say((error as Error).message, true);
-    }
+    if (!whole) this.step(1, true); // the next example does not wait for the disk
+    await this.save(rows, name);
   }
 
-  private async undo(): Promise<void> {
-    const back = await post<ShortFacts & { rows: number[] }>("api/undo", { who: this.who });
-    const examples = back.rows.length ? await post<Example[]>("api/examples", { rows: back.rows.slice(0, 1000) }) : [];
-    this.take(examples.map((example) => example.row), examples.map((example) => example.label), back);
-    this.say(back.rows.length ? `Taken back: ${back.rows.length === 1 ? "1 label" : `${back.rows.length} labels`}` : "There is nothing to take back.");
+  // Labels go to the server in the order of the keys.
+  private save(rows: number[], name: string | null): Promise<unknown> {
+    const body = { rows, label: name, who: this.who };
+    this.saving = this.saving.then(async () => {
+      try {
+        const saved = await post<ShortFacts & { change: number; label: string | null }>("api/labels", body);
+        this.take(rows, rows.map(() => saved.label), saved);
+        this.say(`${rows.length === 1 ? "1 label" : `${rows.length} labels`} saved: ${saved.label === null ? "none" : visible(saved.label)}`);
+      } catch (error) {
+        this.say(`Not saved: ${(error as Error).message}`, true);
+      }
+    });
+    return this.saving;
+  }
+
+  private undo(): Promise<unknown> {
+    const who = this.who;
+    this.saving = this.saving.then(async () => {
+      try {
+        const back = await post<ShortFacts & { rows: number[]; labels: (string | null)[] }>("api/undo", { who });
+        this.take(back.rows, back.labels, back);
+        this.say(back.rows.length ? `Taken back: ${back.rows.length === 1 ? "1 label" : `${back.rows.length} labels`}` : "There is nothing to take back.");
+      } catch (error) {
+        this.say(`Not taken back: ${(error as Error).message}`, true);
+      }
+    });
+    return this.saving;
   }
 
   private take(rows: number[], labels: (string | null)[], facts: ShortFacts): void {
     Object.assign(this.facts, facts);
     const numbers = new Map(this.facts.classes.map((name, number) => [name, number]));
-    rows.forEach((row, place) => {
-      const label = labels[place] ?? null;
-      this.data.label[row] = label === null ? -1 : (numbers.get(label) ?? -1);
-      for (const list of [this.shown, this.searched]) for (const example of list) if (example.row === row) example.label = label;
-    });
+    const given = new Map(rows.map((row, place) => [row, labels[place] ?? null]));
+    for (const [row, label] of given) this.data.label[row] = label === null ? -1 : (numbers.get(label) ?? -1);
+    for (const example of new Set([...this.shown, ...this.searched])) if (given.has(example.row)) example.label = given.get(example.row)!;
     for (const tile of element("grid").children) {
       const place = this.shown.findIndex((example) => String(example.row) === (tile as HTMLElement).dataset.row);
       const words = tile.querySelector("span");
@@ -407,10 +418,17 @@ class Page {
 
   private listen(): void {
     const events = new EventSource("api/events");
+    let lost = false;
+    events.onerror = () => (lost = true);
+    events.onopen = () => {
+      if (lost) void this.refresh();
+      lost = false;
+    };
     const on = <T>(kind: string, act: (value: T) => void): void => events.addEventListener(kind, (event) => act(JSON.parse((event as MessageEvent<string>).data) as T));
     on<{ rows: number[]; labels: (string | null)[]; facts: ShortFacts }>("labels", ({ rows, labels, facts }) => {
       if (facts.last >= this.facts.last) this.take(rows, labels, facts);
     });
+    on<{ judging: number; of: number }>("judging", ({ judging, of }) => this.say(`Judging both models on labels held back: part ${judging} of ${of}`));
     on<Record<string, number>>("epoch", (line) => {
       const loss = Object.entries(line).find(([name]) => name.endsWith("loss"));
       this.say(`Epoch ${line.epoch}${loss ? `, loss ${loss[1].toPrecision(3)}` : ""}${line.confidence === undefined ? "" : `, confidence ${Math.round(100 * line.confidence)} %`}`);
@@ -422,16 +440,29 @@ class Page {
     on<Outcome>("learned", (outcome) => void this.learned(outcome));
   }
 
-  private async learned(outcome: Outcome): Promise<void> {
+  // Take all from the server anew: after it learned, or when it was away.
+  private async refresh(): Promise<void> {
     this.facts = await get<Facts>("api/run");
     this.data = await columns(this.facts.examples);
-    element<HTMLButtonElement>("learn").disabled = false;
-    element("made").textContent = this.facts.map;
+    element<HTMLButtonElement>("learn").disabled = this.facts.learning;
+    element("made").textContent = `${this.facts.map}. ${this.facts.missing}`;
     this.showFacts();
     await this.draw();
+  }
+
+  private async learned(outcome: Outcome): Promise<void> {
+    await this.refresh();
+    element<HTMLButtonElement>("learn").disabled = false;
+    this.showOutcome(outcome);
+    this.say("Learned again.");
+    await this.open("queue");
+  }
+
+  private showOutcome(outcome: Outcome): void {
     const percent = (share: number | null | undefined): string => (share === null || share === undefined ? "" : `${(100 * share).toFixed(1)} %`);
-    const rows: [string, string, string][] = [["labels predicted by the others", percent(outcome.before.labels), percent(outcome.after.labels)]];
-    for (const name of Object.keys(outcome.after.final ?? {})) rows.push([`test ${name}`, percent(outcome.before.final?.[name]), percent(outcome.after.final?.[name])]);
+    const { judged, before, after } = outcome;
+    const rows = Object.keys(after ?? {}).map((name) => [`test ${name}`, percent(before?.[name]), percent(after?.[name])]);
+    if (judged.labels) rows.unshift([`right on ${judged.labels} new labels`, percent(judged.before), percent(judged.after)]);
     const body = make("tbody");
     for (const cells of rows) {
       const line = make("tr");
@@ -441,14 +472,17 @@ class Page {
     const head = make("tr");
     head.append(...["", "before", "after"].map((cell) => make("th", cell)));
     const table = make("table");
-    table.append(head, body);
+    if (rows.length) table.append(head, body);
     const button = make("button", `${outcome.changed} examples changed their predicted class: look`);
     button.type = "button";
-    button.addEventListener("click", () => this.select(outcome.rows));
-    element("outcome").replaceChildren(table, button, make("p", `The new run is ${visible(outcome.run)}; the old one is as it was.`));
+    button.addEventListener("click", () => {
+      this.was = new Map(outcome.rows.map((row, place) => [row, outcome.from[place] || "none"]));
+      this.map?.select(outcome.rows);
+      this.gather(outcome.rows);
+    });
+    const how = judged.labels ? "Each of these labels was held back from the model that it judges." : judged.why;
+    element("outcome").replaceChildren(table, button, make("p", visible(how)), make("p", `The new run is ${visible(outcome.run)}; the old one is as it was.`));
     element("outcome").hidden = false;
-    this.say("Learned again.");
-    await this.open("queue");
   }
 
   // Input.
@@ -465,7 +499,9 @@ class Page {
       this.map?.filter(null);
       void this.draw();
     });
-    for (const name of ["naming", "thumbs"]) element(name).addEventListener("change", () => this.placeNames());
+    for (const name of ["naming", "dense", "thumbs"]) element(name).addEventListener("change", () => this.showMarks());
+    element("who").addEventListener("change", () => this.showWho(element<HTMLInputElement>("who").value));
+    element("map").addEventListener("keydown", (event) => this.mapKey(event));
     element("thumbs").parentElement!.hidden = !this.facts.pictures;
     element("lasso").addEventListener("click", () => {
       const button = element("lasso");
@@ -515,6 +551,27 @@ class Page {
     } catch (error) {
       this.say((error as Error).message, true);
     }
+  }
+
+  private get who(): string {
+    return element<HTMLInputElement>("who").value;
+  }
+
+  // The name under which labels are saved: the one given in this browser, else the one that the server knows.
+  private showWho(name: string): void {
+    element<HTMLInputElement>("who").value = name.trim() || this.facts.who;
+    if (name.trim()) localStorage.setItem("who", name.trim());
+    else localStorage.removeItem("who");
+  }
+
+  // The map by keys: arrows move it, + and - enlarge it.
+  private mapKey(event: KeyboardEvent): void {
+    const moves: Record<string, [number, number, number?]> = { ArrowRight: [0.2, 0], ArrowLeft: [-0.2, 0], ArrowUp: [0, 0.2], ArrowDown: [0, -0.2], "+": [0, 0, 1.25], "-": [0, 0, 0.8] };
+    const move = moves[event.key];
+    if (!move) return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.map?.move(...move);
   }
 
   private tabKey(event: KeyboardEvent): void {

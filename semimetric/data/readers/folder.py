@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import os
+import re
 import stat
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -140,6 +141,15 @@ def _child(folder: _Place, entry: str, folders_are_classes: bool) -> _Place:
 def _shown(name: str) -> str:
     """Write out the bytes of a file name that are not UTF-8."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def path_of(folder: Path, shown: str) -> Path:
+    """The file in a folder whose name is ``shown``, with bytes written out that are not UTF-8."""
+    path = folder / shown
+    if "\\x" not in shown or path.exists():
+        return path
+    raw = re.sub(rb"\\x([89a-f][0-9a-f])", lambda found: bytes.fromhex(found[1].decode()), shown.encode())
+    return folder / os.fsdecode(raw)
 
 
 def _class_of(folder: str) -> str | None:

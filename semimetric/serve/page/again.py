@@ -1,11 +1,15 @@
-"""Learning again with labels that were given on the page: the same settings, a new run folder, a process of its own."""
+"""Learning again with labels that were given on the page: a new run folder, in a process of its own.
+
+A run with a network is the start of the new one, as in ``fit --from``. Both are judged on new labels alone: the old run
+has not learned from these, and for the new one further fits, each without a third of them, answer for that third.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,17 +17,42 @@ from typing import Any
 import torch
 
 from semimetric.core.errors import InputError, SemimetricError
+from semimetric.core.files import write_json
 from semimetric.data import Collection, load_dataset
+from semimetric.model.fitted import FittedModel
 from semimetric.model.folder import LoadedRun, load_run
 from semimetric.model.origin import has_own_files, named_files
 from semimetric.pipeline.benchmark import benchmark_plan
 from semimetric.pipeline.config import run_config, run_opener
 from semimetric.pipeline.data import benchmark_data
 from semimetric.pipeline.fit import fit
-from semimetric.pipeline.own import OwnRequest, check_enough, fit_own
+from semimetric.pipeline.own import OwnData, OwnRequest, check_enough, fit_read, read_own
 from semimetric.pipeline.plan import Plan
+from semimetric.pipeline.warm import Start, read_start
+from semimetric.serve.evaluate import evaluate_examples
 from semimetric.serve.pictures import Pictures, open_pictures, source_of
 from semimetric.training import Run, choose_device
+
+FOLDS = 3
+"""Parts of the new labels, each held back from one fit."""
+
+FEWEST = 2 * FOLDS
+"""New labels that judge at least."""
+
+Tell = Callable[[dict[str, Any]], object]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Accuracy of the old and of the new model on ``labels`` labels that neither learned from.
+
+    ``why`` says in a sentence why there is none.
+    """
+
+    labels: int = 0
+    before: float | None = None
+    after: float | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,11 +74,16 @@ def is_benchmark(loaded: LoadedRun) -> bool:
 
 
 def check_can_learn(loaded: LoadedRun, source: Path | None) -> None:
-    """Refuse a run whose examples are not on disk, or that names files which the user did not name."""
+    """Refuse a run whose examples are not on disk, whose settings are not kept, or that names files of a stranger."""
     if loaded.config.get("kind") == "estimator":
         raise InputError("the run was saved by an estimator and does not say how it was fitted. Fit it again.")
     if not is_benchmark(loaded):
         source_of(loaded, source)
+        if "plan" not in loaded.config:
+            raise InputError(
+                f"{loaded.path} is of format 1, which does not keep the settings of a run. Fit its examples again with "
+                "'semimetric fit', and with --labels for the labels of the page."
+            )
     if not has_own_files(Run(loaded.path)):
         named = next(filter(None, named_files(loaded.config)))
         raise InputError(
@@ -64,25 +98,36 @@ def learn_again(
     out: Path,
     data_dir: Path | None = None,
     source: Path | None = None,
-) -> dict[str, Any]:
-    """Fit the examples of ``run`` with these labels (N,) and its settings, into the new folder ``out``.
+    tell: Tell = lambda _: None,
+) -> Judgement:
+    """Fit the examples of ``run`` with these labels (N,) into the new folder ``out``, and judge both runs.
 
     Parameters
     ----------
     data_dir, source : as for ``open_pictures``
-
-    Returns
-    -------
-    dict
-        The outcome, as in ``result.json``.
+    tell : is given {"judging": number, "of": count} before each fit that judges
     """
     loaded = load_run(run, "cpu")
     check_can_learn(loaded, source)
     if is_benchmark(loaded):
-        return _benchmark_again(loaded, labels, out, data_dir)
+        _benchmark_again(loaded, labels, out, data_dir)
+        return Judgement(why="The test set of the benchmark judges.")
+    request = _request(loaded)
+    own = _read(loaded, request, source, labels)
+    kept = dataclasses.replace(own.data)  # fitting releases its data
+    fit_read(request, own, source_of(loaded, source), out)
+    return _judge(loaded, dataclasses.replace(own, data=kept), request.start, labels, tell)
+
+
+def _request(loaded: LoadedRun) -> OwnRequest:
+    """The settings of a run, to start from its network where it has one."""
     plan = Plan.from_dict(loaded.config["plan"], loaded.config.get("version", "unknown"))
-    examples = loaded.fitted.examples
-    pictures = open_pictures(loaded, source=source)
+    return SamePlan(fixed=plan) if plan.is_linear else OwnRequest(seed=plan.seed, start=read_start(loaded.path))
+
+
+def _read(loaded: LoadedRun, request: OwnRequest, source: Path | None, labels: Sequence[str | None]) -> OwnData:
+    """The examples of a run with these labels; all of them must still be there."""
+    examples, pictures = loaded.fitted.examples, open_pictures(loaded, source=source)
     if pictures.missing:
         raise InputError(pictures.missing)
     given = (examples.names, tuple(labels), _all_there(pictures), pictures.features)
@@ -90,7 +135,11 @@ def learn_again(
     suggested = _suggested(loaded, labels)
     collection = Collection(*given, columns_of, {}, schema=loaded.fitted.schema, suggested=suggested)
     columns = examples.label_column or None, examples.id_column or None
-    return fit_own(SamePlan(fixed=plan), collection, source_of(loaded, source), out, columns=columns)
+    own = read_own(request, collection, source_of(loaded, source), columns)
+    lost = sorted({*examples.names} - {*own.collection.names})
+    if lost:
+        raise InputError(f"{len(lost)} examples of the run cannot be read any more, such as {lost[0]}. Put them back.")
+    return own
 
 
 def _all_there(pictures: Pictures) -> tuple[Path, ...] | None:
@@ -108,14 +157,44 @@ def _all_there(pictures: Pictures) -> tuple[Path, ...] | None:
 
 def _suggested(loaded: LoadedRun, labels: Sequence[str | None]) -> frozenset[str]:
     """Names of examples whose labels are no random sample: those of the run, and all that were labelled on the page."""
-    names, before = loaded.fitted.examples.names, loaded.fitted.labels.tolist()
-    new = (row for row, label in enumerate(labels) if label is not None and before[row] < 0)
-    return frozenset(names[row] for row in (*loaded.fitted.examples.suggested, *new))
+    names = loaded.fitted.examples.names
+    return frozenset(names[row] for row in (*loaded.fitted.examples.suggested, *_new(loaded, labels)))
 
 
-def _benchmark_again(
-    loaded: LoadedRun, labels: Sequence[str | None], out: Path, data_dir: Path | None
-) -> dict[str, Any]:
+def _new(loaded: LoadedRun, labels: Sequence[str | None]) -> list[int]:
+    """Rows with a label that had none in the run."""
+    before = loaded.fitted.labels.tolist()
+    return [row for row, label in enumerate(labels) if label is not None and before[row] < 0]
+
+
+def _judge(loaded: LoadedRun, own: OwnData, start: Start | None, labels: Sequence[str | None], tell: Tell) -> Judgement:
+    """Score the run, and fits like the new one without a part of the new labels, on these labels."""
+    rows = sorted(_new(loaded, labels), key=lambda row: str(labels[row]))
+    if len(rows) < FEWEST:
+        return Judgement(why=f"{FEWEST} new labels are needed to judge by; there are {len(rows)}.")
+    right = 0
+    try:
+        for number in range(FOLDS):
+            tell({"judging": number + 1, "of": FOLDS})
+            held = rows[number::FOLDS]  # every class in every part
+            known = own.data.labels.clone()
+            known[held] = -1
+            data = dataclasses.replace(own.data, labels=known)
+            right += _right(fit(own.plan, data, choose_device("auto"), start=start), held, labels)
+    except SemimetricError as error:
+        return Judgement(why=f"Without a third of the new labels nothing can be learned: {error}")
+    before = _right(loaded.fitted, rows, labels) / len(rows) if loaded.fitted.examples.classes else None
+    return Judgement(len(rows), before, right / len(rows))
+
+
+def _right(fitted: FittedModel, rows: Sequence[int], labels: Sequence[str | None]) -> int:
+    """How many of these examples a model names by their labels; a class that it does not know is a mistake."""
+    names = [fitted.examples.names[row] for row in rows]
+    found = evaluate_examples(fitted, fitted.embeddings[list(rows)], None, [labels[row] for row in rows], names)
+    return found.examples - len(found.mistakes)
+
+
+def _benchmark_again(loaded: LoadedRun, labels: Sequence[str | None], out: Path, data_dir: Path | None) -> None:
     plan = benchmark_plan(Run(loaded.path))
     fitted = loaded.fitted
     numbers_of = zip(fitted.examples.classes, fitted.posteriors.classes.tolist(), strict=True)
@@ -127,18 +206,31 @@ def _benchmark_again(
     numbers = torch.tensor([-1 if label is None else classes[label] for label in labels])
     data = dataclasses.replace(data, labels=numbers)
     config = run_config("benchmark", plan, {"source": plan.dataset}, None)
-    return fit(plan, data, choose_device("auto"), run_opener(out, config, False)).facts
+    fit(plan, data, choose_device("auto"), run_opener(out, config, False))
+
+
+def sentence_of(error: BaseException) -> str:
+    """What went wrong, as a sentence; an error that nobody foresaw says of what kind it is."""
+    return str(error) if isinstance(error, SemimetricError | OSError) else f"{type(error).__name__}: {error}"
+
+
+def _print(told: dict[str, Any]) -> None:
+    """A line of JSON for the page."""
+    sys.stdout.write(f"{json.dumps(told)}\n")
+    sys.stdout.flush()
 
 
 def main(request: Path) -> int:
-    """Learn as a JSON file asks for; an error is one sentence on standard error."""
+    """Learn as a JSON file asks for, and write the judgement, or what went wrong, to the file that it names."""
     wanted = json.loads(request.read_text(encoding="utf-8"))
-    data_dir, source = (None if wanted[name] is None else Path(wanted[name]) for name in ("data_dir", "source"))
+    answer = Path(wanted["answer"])
     try:
-        learn_again(Path(wanted["run"]), wanted["labels"], Path(wanted["out"]), data_dir, source)
-    except (SemimetricError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
+        data_dir, source = (None if wanted[name] is None else Path(wanted[name]) for name in ("data_dir", "source"))
+        judged = learn_again(Path(wanted["run"]), wanted["labels"], Path(wanted["out"]), data_dir, source, _print)
+    except Exception as error:  # the page tells it, whatever it is
+        write_json(answer, {"error": sentence_of(error)})
         return 2
+    write_json(answer, dataclasses.asdict(judged))
     return 0
 
 

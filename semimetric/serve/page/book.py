@@ -60,9 +60,9 @@ class LabelBook:
             self._open()
             self._read()
 
-    def set(self, rows: Sequence[int], label: str | None, who: str = "") -> Change:
+    def set(self, rows: Sequence[int], label: str | None, who: str) -> Change:
         """Give examples a label, or take it away with None; it is on disk when this returns."""
-        label = None if label is None else check_label(label)
+        label, who = None if label is None else check_label(label), check_name(who, "your name")
         chosen = tuple(dict.fromkeys(rows))
         if not chosen or min(chosen) < 0 or max(chosen) >= len(self.names):
             raise InputError(f"rows must be numbers of examples, from 0 to {len(self.names) - 1}, at least one.")
@@ -72,8 +72,9 @@ class LabelBook:
             self._apply(change)
             return change
 
-    def undo(self, who: str = "") -> Change | None:
+    def undo(self, who: str) -> Change | None:
         """Take back the last change that stands; None if there is none."""
+        who = check_name(who, "your name")
         with self._lock:
             if not self.changes:
                 return None
@@ -122,7 +123,6 @@ class LabelBook:
         if self._file is None:
             self._create()
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        who = tidy(who)[:LONGEST].encode(errors="replace").decode()
         text = _lines((self.names[row], label or "", who, now, number) for row, label in entries)
         self._write(text)
 
@@ -227,8 +227,14 @@ def check_label(label: str) -> str:
     tidied = tidy(label)
     if is_no_label(tidied):
         raise InputError(f"{label!r} stands for no label. Give the class another name.")
-    if len(tidied) > LONGEST or not tidied.isprintable():
-        raise InputError(f"a class name has at most {LONGEST} characters, all of them printable. Give another one.")
+    return check_name(tidied, "a class name")
+
+
+def check_name(name: str, what: str) -> str:
+    """The name of a class or of a person, tidied; what hides something is refused."""
+    tidied = tidy(name)
+    if not 1 <= len(tidied) <= LONGEST or not tidied.isprintable():
+        raise InputError(f"{what} has 1 to {LONGEST} characters, all of them printable. Give another one.")
     if tidied[0] in "=+@" or (tidied[0] == "-" and not tidied[1:].replace(".", "").isdigit()):
-        raise InputError(f"a class name must not begin with {tidied[0]!r}: a spreadsheet would take it for a formula.")
+        raise InputError(f"{what} must not begin with {tidied[0]!r}: a spreadsheet would take it for a formula.")
     return tidied

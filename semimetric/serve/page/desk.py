@@ -53,8 +53,8 @@ class Desk:
         self.result: dict[str, Any] = Run(run).read("result.json") or {}
         self.run, self.data_dir, self.source = run, data_dir, source
         self.pictures: Pictures = open_pictures(self.loaded, data_dir, source)
-        names = self.fitted.examples.names or tuple(map(str, range(len(self.fitted.labels))))
-        self.trained_classes = [str(name) for name in self.fitted.examples.classes]
+        names = tuple(map(_text, self.fitted.examples.names)) or tuple(map(str, range(len(self.fitted.labels))))
+        self.trained_classes = [_text(name) for name in self.fitted.examples.classes]
         given = [
             None if n < 0 else self.trained_classes[n] for n in self.fitted.columns_of(self.fitted.labels).tolist()
         ]
@@ -226,14 +226,10 @@ class Desk:
         listed = self.examples(found.rows.tolist())
         return [entry | {"why": f"{score:.1f} times"} for entry, score in zip(listed, found.scores, strict=True)]
 
-    def label_accuracy(self) -> float | None:
-        """Share of the current labels that the others predict; None if no class has two."""
-        labels = self.labels()
-        try:
-            held_out = held_out_predictions(lambda some: posteriors_of(self.fitted.embeddings, some), labels)
-        except InputError:
-            return None
-        return float((held_out.predicted == labels[held_out.rows]).double().mean())
+
+def _text(name: Any) -> str:
+    """A name that every file and page can hold; half a character is written out."""
+    return str(name).encode(errors="backslashreplace").decode()
 
 
 def labels_file(run: Path) -> Path:
@@ -243,13 +239,13 @@ def labels_file(run: Path) -> Path:
 
 
 def compared(before: Desk, after: Desk) -> dict[str, Any]:
-    """Scores of two runs on the same examples, and whose predicted class changed."""
+    """Test scores of two runs on the same examples, where there are any, and whose predicted class changed."""
     old = [before.classes()[n] if n >= 0 else "" for n in before.predicted.tolist()]
     new = [after.classes()[n] if n >= 0 else "" for n in after.predicted.tolist()]
     changed = np.flatnonzero(np.array(old, dtype=object) != np.array(new, dtype=object)).tolist()
     return {
-        "before": {"labels": before.label_accuracy(), "final": before.result.get("final")},
-        "after": {"labels": after.label_accuracy(), "final": after.result.get("final")},
+        "before": before.result.get("final"),
+        "after": after.result.get("final"),
         "changed": len(changed),
         "rows": changed[:LISTED],
         "from": [old[row] for row in changed[:LISTED]],

@@ -1,9 +1,10 @@
-"""Who may use the page: browsers on this machine, or those that were given the token; never other sites."""
+"""Who may use the page: browsers that were given the token, and never other sites."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+from hashlib import sha256
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
@@ -11,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-COOKIE = "semimetric"
 POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-eval'; style-src 'self'; img-src 'self' blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -44,11 +44,12 @@ class Guard:
     ----------
     app : the page
     host : address that the server listens on
-    token : what every browser must know; empty on this machine's own address
+    token : what every browser must know; empty lets all in
     """
 
     def __init__(self, app: ASGIApp, host: str, token: str) -> None:
         self._app, self._host, self._token = app, host, token
+        self._cookie = f"semimetric-{sha256(token.encode()).hexdigest()[:8]}"  # pages on other ports have others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or let the page answer it."""
@@ -73,11 +74,11 @@ class Guard:
             return PlainTextResponse("The page answers under the address of this machine alone.", 403)
         if not _same_origin(request.headers):
             return PlainTextResponse("Another site asked for this. Open the page itself.", 403)
-        if not self._token or self._knows(request.cookies.get(COOKIE, "")):
+        if not self._token or self._knows(request.cookies.get(self._cookie, "")):
             return None
         if request.method == "GET" and request.url.path == "/" and self._knows(request.query_params.get("token", "")):
             answer = RedirectResponse("/", 303)
-            answer.set_cookie(COOKIE, self._token, httponly=True, samesite="strict")
+            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
             return answer
         return PlainTextResponse("The token is missing or wrong. Open the address that serve printed.", 403)
 

@@ -24,16 +24,15 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from semimetric.core.errors import InputError, RunError, SemimetricError
+from semimetric.core.files import read_json
 from semimetric.serve.embed import table_text
-from semimetric.serve.page.again import check_can_learn
+from semimetric.serve.page.again import check_can_learn, sentence_of
+from semimetric.serve.page.asked import body_of, count_of, json_of, who_labels
 from semimetric.serve.page.desk import Desk, compared
 from semimetric.serve.page.guard import Guard
 
 LARGEST_UPLOAD = 20 << 20
 """Bytes of an uploaded picture."""
-
-LARGEST_REQUEST = 8 << 20
-"""Bytes of any other request: a selection of a million examples."""
 
 POLL = 0.3  # seconds between looks at the log of a run that learns
 STATIC = files("semimetric.serve.page") / "static"
@@ -47,6 +46,12 @@ class Page:
         self.listeners: set[asyncio.Queue[str]] = set()
         self.learning: asyncio.Task[None] | None = None
         self.process: subprocess.Popen[bytes] | None = None
+        self.outcome: dict[str, Any] | None = None
+
+    @property
+    def is_learning(self) -> bool:
+        """Whether a process learns."""
+        return self.learning is not None and not self.learning.done()
 
     def tell(self, kind: str, value: dict[str, Any]) -> None:
         """Send an event to every browser."""
@@ -66,43 +71,55 @@ class Page:
         return counts | {"classes": self.desk.classes()}
 
     async def learn(self, out: Path) -> None:
-        """Fit again in a process of its own, and go over to the new run once it is whole."""
-        before = self.desk
-        places = {"data_dir": before.data_dir, "source": before.source}
-        request: dict[str, Any] = {"run": str(before.run), "labels": before.book.labels, "out": str(out)}
-        request |= {name: None if path is None else str(path) for name, path in places.items()}
-        with tempfile.TemporaryDirectory() as folder:
-            asked, said = Path(folder) / "request.json", Path(folder) / "said.txt"
-            asked.write_text(json.dumps(request), encoding="utf-8")
-            with said.open("wb") as errors:
-                command = [sys.executable, "-m", "semimetric.serve.page.again", str(asked)]
-                self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
-            try:
-                await self._follow(self.process, out)
-                if self.process.returncode:
-                    lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-                    raise RunError(lines[-1] if lines else f"it ended with code {self.process.returncode}")
-                after = await run_in_threadpool(Desk, out, before.book, before.data_dir, before.source)
-                outcome = await run_in_threadpool(compared, before, after)
-                await run_in_threadpool(lambda: after.map)
-            except (SemimetricError, OSError) as error:
-                self.tell("failed", {"why": str(error)})
-                return
-            finally:
-                self._stop(self.process)
-                self.process = None
-            self.desk = after
-            self.tell("learned", outcome)
+        """Fit again in a process of its own, and go over to the new run once it is whole.
 
-    async def _follow(self, process: subprocess.Popen[bytes], out: Path) -> None:
-        """Tell each line of the log as it is written, until the process ends."""
-        log, told = out / "metrics.jsonl", 0
+        Whatever goes wrong is told, and the page goes on with the old run.
+        """
+        before = self.desk
+        try:
+            judged = await self._fit(out)
+            after = await run_in_threadpool(Desk, out, before.book, before.data_dir, before.source)
+            self.outcome = await run_in_threadpool(compared, before, after) | {"judged": judged}
+            await run_in_threadpool(lambda: after.map)
+        except Exception as error:
+            self.tell("failed", {"why": sentence_of(error)})
+            return
+        self.desk = after
+        self.tell("learned", self.outcome)
+
+    async def _fit(self, out: Path) -> dict[str, Any]:
+        """Let a process learn: its judgement of the old and the new model."""
+        desk = self.desk
+        with tempfile.TemporaryDirectory() as folder:
+            asked, answer, said = (Path(folder) / name for name in ("request.json", "answer.json", "said.jsonl"))
+            paths = {"run": desk.run, "out": out, "answer": answer, "data_dir": desk.data_dir, "source": desk.source}
+            request = {name: None if path is None else str(path) for name, path in paths.items()}
+            asked.write_text(json.dumps(request | {"labels": desk.book.labels}), encoding="utf-8")
+            with said.open("wb") as told:
+                command = [sys.executable, "-m", "semimetric.serve.page.again", str(asked)]
+                process = self.process = subprocess.Popen(command, stdout=told, stderr=subprocess.DEVNULL)
+            try:
+                await self._follow(process, {"epoch": out / "metrics.jsonl", "judging": said})
+            finally:
+                self._stop(process)
+                self.process = None
+            if not answer.exists():
+                raise RunError(f"the process that learned was ended with code {process.returncode}. Is memory short?")
+            found: dict[str, Any] = read_json(answer)
+        if "error" in found:
+            raise RunError(found["error"])
+        return found
+
+    async def _follow(self, process: subprocess.Popen[bytes], logs: dict[str, Path]) -> None:
+        """Tell each line of each log as an event of its name as it is written, until the process ends."""
+        told = dict.fromkeys(logs, 0)
         while True:
             ended = process.poll() is not None
-            lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
-            for line in (line for line in lines[told:] if line.endswith("\n")):
-                self.tell("epoch", json.loads(line))
-                told += 1
+            for kind, log in logs.items():
+                lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
+                for line in (line for line in lines[told[kind] :] if line.endswith("\n")):
+                    self.tell(kind, json.loads(line))
+                    told[kind] += 1
             if ended:
                 return
             await asyncio.sleep(POLL)
@@ -162,27 +179,6 @@ async def _refused(_: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, 400)
 
 
-async def _body(request: Request, most: int) -> bytes:
-    """The body of a request, as long as it is not too large."""
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise HTTPException(413, f"more than {most >> 20} MiB. Send less.")
-        parts.append(part)
-    return b"".join(parts)
-
-
-async def _json(request: Request) -> dict[str, Any]:
-    try:
-        value = json.loads(await _body(request, LARGEST_REQUEST))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"the request is no JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise InputError("the request must be a JSON object.")
-    return value
-
-
 class Answers:
     """What the page answers, one method for each address."""
 
@@ -193,10 +189,11 @@ class Answers:
     def _desk(self) -> Desk:
         return self._page.desk
 
-    async def run(self, _: Request) -> Response:
+    async def run(self, request: Request) -> Response:
         """The run in short."""
         facts = await run_in_threadpool(self._desk.facts)
-        return JSONResponse(facts | {"learning": self._page.process is not None})
+        facts["who"] = who_labels(request, "")
+        return JSONResponse(facts | {"learning": self._page.is_learning, "outcome": self._page.outcome})
 
     async def points(self, _: Request) -> Response:
         """All points as binary columns."""
@@ -205,7 +202,7 @@ class Answers:
 
     async def examples(self, request: Request) -> Response:
         """Some examples in words."""
-        rows = self._desk.checked((await _json(request)).get("rows", []))
+        rows = self._desk.checked((await json_of(request)).get("rows", []))
         return JSONResponse(await run_in_threadpool(self._desk.examples, rows[:1000]))
 
     async def small(self, request: Request) -> Response:
@@ -225,47 +222,47 @@ class Answers:
 
     async def similar(self, request: Request) -> Response:
         """The nearest examples of one of them."""
-        row, k = request.path_params["row"], _count(request, 48)
+        row, k = request.path_params["row"], count_of(request, 48)
         return JSONResponse(await run_in_threadpool(self._desk.similar, row, k))
 
     async def search(self, request: Request) -> Response:
         """The nearest examples of an uploaded picture."""
-        content = await _body(request, LARGEST_UPLOAD)
-        return JSONResponse(await run_in_threadpool(self._desk.similar_to_picture, content, _count(request, 48)))
+        content = await body_of(request, LARGEST_UPLOAD)
+        return JSONResponse(await run_in_threadpool(self._desk.similar_to_picture, content, count_of(request, 48)))
 
     async def list(self, request: Request) -> Response:
         """The queue, likely errors, near-duplicates or outliers."""
         desk, name = self._desk, request.path_params["name"]
         lists = {"errors": desk.errors, "duplicates": desk.duplicates, "outliers": desk.outliers}
         if name == "queue":
-            return JSONResponse(await run_in_threadpool(desk.queue, _count(request, 40)))
+            return JSONResponse(await run_in_threadpool(desk.queue, count_of(request, 40)))
         if name not in lists:
             raise HTTPException(404, "there is no such list")
         return JSONResponse(await run_in_threadpool(lists[name]))
 
     async def label(self, request: Request) -> Response:
         """Give examples a label, or take it away."""
-        wanted = await _json(request)
+        wanted = await json_of(request)
         label = wanted.get("label")
         if not (label is None or isinstance(label, str)):
             raise InputError(f"label must be text or null, got {label!r}.")
         rows = self._desk.checked(wanted.get("rows", []))
-        change = await run_in_threadpool(self._desk.book.set, rows, label, str(wanted.get("who", "")))
+        change = await run_in_threadpool(self._desk.book.set, rows, label, who_labels(request, wanted.get("who", "")))
         self._page.tell_labels(change.rows)
         return JSONResponse({"change": change.number, "label": change.label} | self._page.short_facts())
 
     async def undo(self, request: Request) -> Response:
         """Take the last change back."""
-        who = str((await _json(request)).get("who", ""))
-        change = await run_in_threadpool(self._desk.book.undo, who)
+        who = (await json_of(request)).get("who", "")
+        change = await run_in_threadpool(self._desk.book.undo, who_labels(request, who))
         if change is not None:
             self._page.tell_labels(change.rows)
-        rows = [] if change is None else list(change.rows)
-        return JSONResponse({"rows": rows} | self._page.short_facts())
+        rows, labels = ((), ()) if change is None else (change.rows, change.before)
+        return JSONResponse({"rows": rows, "labels": labels} | self._page.short_facts())
 
     async def export(self, request: Request) -> Response:
         """A selection as CSV."""
-        rows = self._desk.checked((await _json(request)).get("rows", []))
+        rows = self._desk.checked((await json_of(request)).get("rows", []))
         listed = await run_in_threadpool(self._desk.examples, rows)
         columns = ["name", "label", "predicted", "confidence"]
         text = table_text(columns, [["" if entry[c] is None else entry[c] for c in columns] for entry in listed])
@@ -275,7 +272,7 @@ class Answers:
     async def learn(self, _: Request) -> Response:
         """Begin to learn again."""
         page = self._page
-        if page.learning is not None and not page.learning.done():
+        if page.is_learning:
             raise InputError("the run is learning already. Wait for it.")
         check_can_learn(self._desk.loaded, self._desk.source)
         out = next_run(self._desk.book.path)
@@ -308,10 +305,3 @@ def next_run(labels: Path) -> Path:
     while os.path.lexists(labels.with_name(f"{name}-again-{number}")):
         number += 1
     return labels.with_name(f"{name}-again-{number}")
-
-
-def _count(request: Request, usual: int) -> int:
-    text = request.query_params.get("n", str(usual))
-    if not text.isdecimal() or not 1 <= int(text) <= 1000:
-        raise InputError(f"n must be a whole number from 1 to 1000, got {text!r}.")
-    return int(text)
