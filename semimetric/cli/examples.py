@@ -39,6 +39,12 @@ def add(
         return
     copies = f"; copies left out: {len(added.copies)}" if added.copies else ""
     say(f"{counted(len(added.names), 'example')} added to {visible(str(run))}, which has {added.examples} now{copies}")
+    if added.unlike:
+        count, some = len(added.unlike), ", ".join(added.unlike[:3]) + (", ..." if len(added.unlike) > 3 else "")
+        say(
+            f"{counted(count, 'example')} without a label {'looks' if count == 1 else 'look'} like no known class: "
+            f"{visible(some)}. If they are of a new class, label some and fit again."
+        )
     if index is not None:
         say(f"the index {visible(index)} has all of them")
     print_skipped(added.skipped)

@@ -95,7 +95,8 @@ def _training(result: dict[str, Any]) -> str:
         return f"{told}, on {result['device']}"
     which = "" if result["selection"] == "last" else f", best {result['best_epoch']}"
     epochs = f"{result['epochs']} of {counted(result['planned_epochs'], 'epoch')}{which}"
-    return f"{told}: {epochs}, {result['seconds']:.1f} s on {result['device']}"
+    start = f", started from {result['from']}" if "from" in result else ""
+    return f"{told}: {epochs}, {result['seconds']:.1f} s on {result['device']}{start}"
 
 
 def size(count: int) -> str:

@@ -72,6 +72,7 @@ def predict(
         write_predictions(found, out, raw)
     if as_json:
         facts = {"examples": found.named + len(found.unlike), "named": found.named, "new_groups": found.groups}
+        facts |= {"risk": lost, "threshold": found.threshold}
         more = {"predictions": found.rows} if out is None else {"out": str(out)}
         print_json(facts | more | {"skipped": found.skipped})
         return
@@ -121,11 +122,12 @@ def _tell_predictions(found: Any, out: Path | None, risk: float) -> None:
     tell = say if out is not None else _say_beside
     if out is not None:
         tell(f"{counted(found.named + len(found.unlike), 'prediction')} written to {out}")
-    if found.unlike:
+    if found.threshold is not None:
         count = len(found.unlike)
         tell(
-            f"{counted(count, 'example')} {'looks' if count == 1 else 'look'} like no known class and got no name "
-            f"(risk {risk:g}: about that share of the examples of known classes loses its name; --risk 0 names all)"
+            f"{counted(count, 'example')} {'looks' if count == 1 else 'look'} like no known class and got no name: "
+            f"the score in the column unknown is above {found.threshold:.3f} (--risk {risk:g}: about that share of the "
+            "examples of known classes loses its name; --risk 0 names all)"
         )
     tell_groups(found.groups, tell)
     if risk and not found.judged:

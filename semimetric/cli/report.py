@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,6 +13,10 @@ from semimetric.core.errors import InputError
 from semimetric.core.files import check_output
 
 Sample = Annotated[int, typer.Option(min=10, max=20000, help="Examples on the map, at most; drawn by predicted class.")]
+Placed = Annotated[
+    Literal["auto", "tsne", "umap"],
+    typer.Option("--map", help="How they are placed; auto is UMAP where it is installed (extra umap), else t-SNE."),
+]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the files.", show_default=False)]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace an earlier report in --out.")]
 
@@ -29,6 +33,7 @@ def report(
     out: Out = None,
     replace: Replace = False,
     sample: Sample = 2000,
+    way: Placed = "auto",
     data_dir: DataDir = None,
     source: Source = None,
     as_json: AsJson = False,
@@ -46,7 +51,7 @@ def report(
         facts = read_facts(run, judged_by, data_dir, source, progress)
         progress.stage("drawing the report")
         folder.mkdir(exist_ok=True)
-        files = write_report(facts, folder, sample)
+        files = write_report(facts, folder, sample, way)
     _tell(files, as_json)
 
 

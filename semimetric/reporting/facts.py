@@ -129,6 +129,14 @@ class RunFacts:
         """Class numbers (N,) of the labels; -1 for none."""
         return self.loaded.fitted.columns_of(self.loaded.fitted.labels)
 
+    def named_only(self, value: Any) -> Any:
+        """A value in which files are told by their names, without the folders of this machine."""
+        if not isinstance(value, str):
+            return value
+        source = self.loaded.fitted.examples.source
+        told = value.replace(source, Path(source).name) if Path(source).is_absolute() else value
+        return Path(told).name if Path(told).is_absolute() else told
+
     def label(self, row: int) -> str:
         """The known class of an example, else the predicted one with a question mark."""
         known = int(self.known[row])

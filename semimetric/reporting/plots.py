@@ -51,9 +51,17 @@ def plot_curves(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     return curves_figure(panels[:9], "Epoch")
 
 
+AFTER = (
+    *("training_loss", "mean_distance", "effective_rank", "selection_"),
+    *("skipped_batches", "dissimilar_weight", "graph_term_kept"),
+)
+"""Beginnings of the names of logged values that an epoch leaves; all others are measured before its training."""
+
+
 def _logged(title: str, lines: Sequence[Mapping[str, Any]], name: str) -> Curve | None:
-    """The curve of one logged number; None if it is not there."""
-    found = [(line["epoch"], line[name]) for line in lines if "epoch" in line and _is_number(line.get(name))]
+    """The curve of one logged number over the epochs after which it was measured; None if it is not there."""
+    earlier = 0 if name.startswith(AFTER) else 1
+    found = [(line["epoch"] - earlier, line[name]) for line in lines if "epoch" in line and _is_number(line.get(name))]
     return Curve(title, [e for e, _ in found], [value for _, value in found]) if found else None
 
 

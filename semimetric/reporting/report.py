@@ -21,7 +21,7 @@ from semimetric.reporting.plots import (
 )
 from semimetric.reporting.retrieval_grid import RetrievalRow, Shown, retrieval_figure
 from semimetric.reporting.tables import COLUMNS, evaluation_table
-from semimetric.serve.maps import sample_map
+from semimetric.serve.maps import Way, sample_map
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +40,7 @@ STATIC_QUERIES, STATIC_HITS = 2, 6
 class Report:
     """A report under way: its sections, figures and small pictures."""
 
-    def __init__(self, facts: RunFacts, sample: int) -> None:
+    def __init__(self, facts: RunFacts, sample: int, way: Way = "auto") -> None:
         self.facts = facts
         self.fitted = facts.loaded.fitted
         self.names = facts.names
@@ -48,7 +48,7 @@ class Report:
         self.figures: dict[str, Figure] = {}
         self.titles: dict[str, str] = {}
         self.body: list[str] = []
-        self.map = sample_map(self.fitted.embeddings, facts.predicted, sample)
+        self.map = sample_map(self.fitted.embeddings, facts.predicted, sample, way=way)
 
     def add(self, name: str, title: str, *parts: str) -> None:
         """Add a section, unless it is empty."""
@@ -62,7 +62,7 @@ class Report:
         return inlined(drawn, description)
 
 
-def write_report(facts: RunFacts, out: Path, sample: int) -> list[Path]:
+def write_report(facts: RunFacts, out: Path, sample: int, way: Way = "auto") -> list[Path]:
     """Write ``report.html`` and the folder ``figures`` into ``out``, and return all files.
 
     Parameters
@@ -70,8 +70,9 @@ def write_report(facts: RunFacts, out: Path, sample: int) -> list[Path]:
     facts : of the run
     out : the folder, which must exist
     sample : examples on the map at most
+    way : how they are placed
     """
-    report = Report(facts, sample)
+    report = Report(facts, sample, way)
     report.body.append(_cards(facts))
     report.add("scores", "Scores", _scores(facts))
     report.add("map", "Map", _map_section(report))
@@ -154,7 +155,7 @@ def _map_section(report: Report) -> str:
     if not report.facts.classes:
         options = {"labelled": "labelled or not"}
     choices = "".join(f'<option value="{name}">{shown}</option>' for name, shown in options.items())
-    missing = paragraph(report.facts.pictures.missing) if report.facts.pictures.missing else ""
+    missing = paragraph(report.facts.named_only(report.facts.pictures.missing)) if report.facts.pictures.missing else ""
     return (
         f"{paragraph(report.map.made + '. Large marks are labelled.')}{missing}"
         f'<div class="controls"><label>Colour by <select id="map-colour">{choices}</select></label>'
@@ -312,6 +313,7 @@ def _spectrum(report: Report) -> str:
 def _settings(facts: RunFacts) -> str:
     config = facts.loaded.config
     groups = settings_of(config) | {"versions": config.get("versions", {})}
+    groups = {name: {key: facts.named_only(value) for key, value in group.items()} for name, group in groups.items()}
     return "".join(
         f"<details{' open' if name in ('run', 'versions') else ''}><summary>{text(name.replace('_', ' '))}</summary>"
         f"{table(('Setting', 'Value'), group.items())}</details>"

@@ -15,6 +15,7 @@ from semimetric.data import Collection
 from semimetric.model.added import write_added
 from semimetric.model.fitted import FittedModel
 from semimetric.model.folder import LoadedRun, load_run
+from semimetric.model.unknown import RISK
 from semimetric.search import ExactIndex, build_index, check_place, search_run_index
 from semimetric.serve.embed import check_any, embed_chunks, new_examples, together
 from semimetric.training import Progress, Run
@@ -25,12 +26,16 @@ SAME = 1e-5
 
 @dataclass(frozen=True)
 class Added:
-    """Names of the examples that were added, of copies that were not, and reasons for those that cannot be read."""
+    """Names of the examples that were added, of copies that were not, and reasons for those that cannot be read.
+
+    ``unlike`` are those without a label that look like no known class. ``examples`` is how many the run has now.
+    """
 
     names: tuple[str, ...]
     copies: tuple[str, ...]
     skipped: dict[str, str]
     examples: int
+    unlike: tuple[str, ...] = ()
 
 
 def add_examples(
@@ -94,7 +99,17 @@ def add_to(
     if index is not None:
         build_index(index, grown.embeddings, grown.examples.names, collection=index_collection, replace=True)
     copies = tuple(found.names[row] for row in copied.nonzero().flatten().tolist())
-    return Added(grown.examples.names[len(fitted.labels) :], copies, found.skipped, len(grown.labels))
+    added = grown.examples.names[len(fitted.labels) :]
+    unlike = _unlike_all(fitted, inputs, labels)
+    return Added(added, copies, found.skipped, len(grown.labels), tuple(added[row] for row in unlike))
+
+
+def _unlike_all(fitted: FittedModel, inputs: Tensor | None, labels: Sequence[str | None]) -> list[int]:
+    """Rows of new examples without a label that look like no known class, as far as the run can tell."""
+    if fitted.unknown is None or inputs is None:
+        return []
+    beyond = fitted.unknown.scores(inputs) > fitted.unknown.threshold(RISK)
+    return [row for row in beyond.nonzero().flatten().tolist() if labels[row] is None]
 
 
 def copies_among(known: Tensor, new: Tensor) -> Tensor:

@@ -1,21 +1,28 @@
-"""Embeddings on a plane: t-SNE of a stratified sample, and every other example beside its nearest sampled ones."""
+"""Embeddings on a plane: t-SNE or UMAP of a stratified sample; every other example lies beside its nearest of these."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from semimetric.core.checks import check_positive
+from semimetric.core.extras import import_extra
 from semimetric.search import ExactIndex
 
 SAMPLE = 2000
-"""Examples that t-SNE places at most."""
+"""Examples that t-SNE or UMAP places at most."""
+
+Way = Literal["auto", "tsne", "umap"]
+"""How examples are placed; "auto" is UMAP where it is installed."""
 
 PERPLEXITY, ITERATIONS = 30.0, 500
 PLACES = 5  # sampled neighbours between which an example is placed
-WIDTH = 50  # principal components that t-SNE sees
+UMAP_NEIGHBORS = 15
+WIDTH = 50  # principal components that t-SNE and UMAP see
 
 
 class Map(NamedTuple):
@@ -46,7 +53,7 @@ def stratified_sample(groups: Tensor, count: int, seed: int = 0) -> Tensor:
     return ordered[ranks < quotas.repeat_interleave(counts)].sort().values
 
 
-def sample_map(embeddings: Tensor, groups: Tensor, count: int = SAMPLE, seed: int = 0) -> Map:
+def sample_map(embeddings: Tensor, groups: Tensor, count: int = SAMPLE, seed: int = 0, way: Way = "tsne") -> Map:
     """A map of a stratified sample.
 
     Parameters
@@ -54,12 +61,14 @@ def sample_map(embeddings: Tensor, groups: Tensor, count: int = SAMPLE, seed: in
     embeddings : (N, l)
     groups : (N,) by which the sample is stratified
     count, seed : of the sample
+    way : how the sample is placed
     """
     rows = stratified_sample(groups, count, seed)
-    points = _scaled(_tsne(embeddings[rows], seed))
+    by_umap = way == "umap" or (way == "auto" and find_spec("umap") is not None)
+    points = _scaled(_placed(embeddings[rows], seed, _umap if by_umap else _tsne))
     which = f"all {len(rows):,}" if len(rows) == len(embeddings) else f"{len(rows):,} of {len(embeddings):,}"
     how = "" if len(rows) == len(embeddings) else ", drawn by predicted class"
-    return Map(rows, points, f"t-SNE of {which} examples{how}")
+    return Map(rows, points, f"{'UMAP' if by_umap else 't-SNE'} of {which} examples{how}")
 
 
 def full_map(embeddings: Tensor, groups: Tensor, count: int = SAMPLE, seed: int = 0) -> Map:
@@ -85,9 +94,8 @@ def full_map(embeddings: Tensor, groups: Tensor, count: int = SAMPLE, seed: int 
     return Map(everyone, points.clamp(-1.0, 1.0), sampled.made + rest)
 
 
-def _tsne(embeddings: Tensor, seed: int) -> Tensor:
-    """(n, 2) by t-SNE from the principal components; of fewer than five different examples, those components alone."""
-    from sklearn.manifold import TSNE
+def _placed(embeddings: Tensor, seed: int, place: Callable[[Tensor, Tensor, int], Tensor]) -> Tensor:
+    """(n, 2) from the principal components; of fewer than five different examples, those components alone."""
     from threadpoolctl import threadpool_limits
 
     points = torch.zeros(len(embeddings), 2)
@@ -95,13 +103,27 @@ def _tsne(embeddings: Tensor, seed: int) -> Tensor:
     start = components[:, :2]
     spread = float(start.std())
     if len(components) >= 5 and spread > 0:
-        points[:, : start.shape[1]] = 1e-4 * start / spread
+        points[:, : start.shape[1]] = start / spread
         with threadpool_limits(1):
-            perplexity = min(PERPLEXITY, (len(components) - 1) / 3)
-            method = TSNE(2, init=points.numpy(), perplexity=perplexity, random_state=seed, max_iter=ITERATIONS)
-            return torch.from_numpy(method.fit_transform(components.numpy()))
+            return place(components, points, seed)
     points[:, : start.shape[1]] = start
     return points
+
+
+def _tsne(components: Tensor, start: Tensor, seed: int) -> Tensor:
+    from sklearn.manifold import TSNE
+
+    perplexity = min(PERPLEXITY, (len(components) - 1) / 3)
+    begun = (1e-4 * start).numpy()
+    method = TSNE(2, init=begun, perplexity=perplexity, random_state=seed, max_iter=ITERATIONS)
+    return torch.from_numpy(method.fit_transform(components.numpy()))
+
+
+def _umap(components: Tensor, start: Tensor, seed: int) -> Tensor:
+    umap = import_extra("umap", "umap", "a map by UMAP")
+    near = min(UMAP_NEIGHBORS, len(components) - 1)
+    method = umap.UMAP(n_neighbors=near, init=(5.0 * start).numpy(), random_state=seed, n_jobs=1)
+    return torch.from_numpy(method.fit_transform(components.numpy()))
 
 
 def _principal_components(embeddings: Tensor, width: int) -> Tensor:

@@ -36,6 +36,7 @@ class Predictions:
     groups : those of them that look like one more class, group by group
     skipped : reasons for the examples that cannot be used
     judged : whether the run can tell examples of no known class
+    threshold : score of being of no known class above which an example has no name; None where all have one
     """
 
     rows: list[Row]
@@ -44,6 +45,7 @@ class Predictions:
     groups: tuple[tuple[str, ...], ...]
     skipped: dict[str, str]
     judged: bool
+    threshold: float | None = None
 
 
 def check_prediction(out: Path, inputs: Sequence[Path] = (), replace: bool = False) -> None:
@@ -86,7 +88,8 @@ def predict_collection(
     unread = [name for name in collection.skipped if Path(name).suffix.lower() in IMAGE_SUFFIXES]
     ordered = [rows[name] for name in collection.order or (*collection.names, *unread)]
     counts = len(embedded.names) - len(unlike)
-    return Predictions(ordered, counts, tuple(unlike), groups, embedded.skipped, fitted.unknown is not None)
+    shown = threshold if risk > 0 else None
+    return Predictions(ordered, counts, tuple(unlike), groups, embedded.skipped, fitted.unknown is not None, shown)
 
 
 def write_predictions(found: Predictions, out: Path, raw: bool = False) -> None:

@@ -38,6 +38,7 @@ def search_run(
     """
     sources = list(dict.fromkeys(queries))
     own = _own_rows(loaded.fitted, sources)
+    _check_queries(loaded.fitted, [source for source in sources if source not in own])
     read = [(source, examples_of(loaded, source, *columns, progress)) for source in sources if source not in own]
     pieces = [piece for pair in read for piece in _embedded(loaded, *pair, len(sources) > 1, progress)]
     known = [Embedded((str(name),), loaded.fitted.embeddings[[row]], {}) for name, row in own.items()]
@@ -59,6 +60,14 @@ def _own_rows(fitted: FittedModel, queries: Sequence[Path]) -> dict[Path, int]:
     """Rows of the queries that are no files but names of examples of the run."""
     rows = {name: row for row, name in enumerate(fitted.examples.names)}
     return {query: rows[str(query)] for query in queries if str(query) in rows and not query.exists()}
+
+
+def _check_queries(fitted: FittedModel, queries: Sequence[Path]) -> None:
+    """Refuse the number of a row where the run has an example "row 17" and there is no file 17."""
+    names = {*fitted.examples.names}
+    for query in queries:
+        if f"row {query}" in names and not query.exists():
+            raise InputError(f"there is no file {query}. For the example of the run, say: 'row {query}'.")
 
 
 def _embedded(

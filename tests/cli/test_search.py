@@ -31,6 +31,10 @@ def test_a_name_that_suggest_prints_is_a_query(run: Path) -> None:
         assert lines[0]["distance"] > 0
 
 
+def test_the_number_of_a_row_is_answered_with_its_name(run: Path) -> None:
+    assert "say: 'row 17'" in semimetric("search", run, "17").sentence()
+
+
 def test_many_queries_print_the_first_and_say_how_to_get_all(run: Path, tmp_path: Path) -> None:
     data = run.parent / "wine.npz"
     shown = semimetric("search", run, data, "-k", 2).out

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -153,12 +155,24 @@ def test_predictions_are_printed_as_csv_with_second_class_and_reason(home: Path)
     np.testing.assert_allclose([float(row["second_probability"]) for row in rows], shares[:, -2], atol=1e-5)
     lost = named.count("")
     assert f"{lost} examples look like no known class and got no name" in done.err
+    threshold = float(re.search(r"unknown is above ([\d.]+) \(--risk 0.05", done.err)[1])
+    assert all((float(row["unknown"]) > threshold) is not bool(row["label"]) for row in rows)
+
+
+def test_examples_that_are_added_and_look_like_no_known_class_are_named(home: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(home / "run", tmp_path / "run")
+    lost = semimetric("predict", home / "run", home / "new.npz", "--json").json()
+    unlike = [row["name"] for row in lost["predictions"] if not row["label"]]
+    done = semimetric("add", run, home / "new.npz")
+    assert f"{len(unlike)} examples without a label look like no known class: " in done.out
+    assert unlike[0] in done.out
 
 
 @pytest.mark.parametrize("risk", ["0", "none"])
 def test_all_are_named_if_asked_for(home: Path, risk: str) -> None:
     found = semimetric("predict", home / "run", home / "new.npz", "--risk", risk, "--json").json()
     assert found["named"] == found["examples"] == 200
+    assert found["threshold"] is None
     assert all(row["label"] for row in found["predictions"])
 
 

@@ -50,6 +50,7 @@ def test_new_labels_and_classes_are_learned_in_an_eighth_of_the_epochs(
     done = semimetric("fit", photos, "--from", home[0] / "run", "-o", tmp_path / "second", "--device", "cpu")
     assert done.code == 0, done.err
     assert f"started from {home[0] / 'run'}" in done.out
+    assert f"started from {home[0] / 'run'}" in semimetric("info", tmp_path / "second").out
     assert SEEN[0] == seen + 5
     second = load_run(tmp_path / "second")
     assert (first.fitted.facts["epochs"], second.fitted.facts["epochs"]) == (40, 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import io
 import json
 import re
@@ -22,7 +23,14 @@ import semimetric as sm
 from semimetric.core.errors import InputError
 from semimetric.reporting.facts import Labelled, read_facts
 from semimetric.reporting.html import Sheet
-from semimetric.reporting.plots import confusion_shares, plot_calibration, plot_confusion, plot_map, plot_spectrum
+from semimetric.reporting.plots import (
+    confusion_shares,
+    plot_calibration,
+    plot_confusion,
+    plot_curves,
+    plot_map,
+    plot_spectrum,
+)
 
 pytest.importorskip("matplotlib", reason="needs semimetric[figures]")
 
@@ -92,6 +100,21 @@ def test_hovering_shows_the_picture_of_the_point(place: Path, report: dict[str, 
         colour = np.asarray(sheet.crop((left + 8, top + 8, left + side - 8, top + side - 8))).mean((0, 1))
         wanted = np.asarray(Image.open(place / "photos" / name).convert("RGB")).mean((0, 1))
         assert np.abs(colour - wanted).max() < 12, name
+
+
+def test_a_report_tells_no_folder_of_this_machine(place: Path, report: dict[str, object]) -> None:
+    assert str(place) not in Path(str(report["report"])).read_text()
+    lost = dataclasses.replace(read_facts(place / "run").pictures, missing=f"no {place / 'photos'}")
+    facts = dataclasses.replace(read_facts(place / "run"), pictures=lost)
+    assert facts.named_only(lost.missing) == "no photos"
+    assert facts.named_only("/weights/net.pt") == "net.pt"
+    assert facts.named_only(0.5) == 0.5
+
+
+def test_curves_stand_at_the_epoch_after_which_they_were_measured() -> None:
+    lines = [{"epoch": 1, "held_back_accuracy": 0.5, "training_loss": 2.0}, {"epoch": 2, "training_loss": 1.0}]
+    drawn = {axes.get_ylabel(): axes.lines[0].get_xdata().tolist() for axes in plot_curves({"run": lines}).axes}
+    assert drawn == {"Held back accuracy": [0], "Training loss": [1, 2]}
 
 
 def test_the_copy_is_listed_as_a_near_duplicate(place: Path, report: dict[str, object]) -> None:

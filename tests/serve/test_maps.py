@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+import pytest
 import torch
 
+from semimetric.core.errors import InputError
 from semimetric.serve.maps import full_map, sample_map, stratified_sample
 
 
@@ -39,3 +43,17 @@ def test_maps_of_very_few_examples() -> None:
     assert sample_map(torch.eye(2), torch.zeros(2).long()).points.shape == (2, 2)
     assert sample_map(torch.zeros(6, 3) + 1, torch.zeros(6).long()).points.isfinite().all()
     assert sample_map(torch.arange(8.0)[:, None], torch.zeros(8).long()).points.isfinite().all()
+
+
+def test_umap_places_where_it_is_installed_and_is_named_where_not() -> None:
+    points, classes = torch.randn(60, 6, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2
+    points[classes == 1] += 8
+    if find_spec("umap") is None:
+        assert sample_map(points, classes, way="auto").made.startswith("t-SNE of all 60")
+        with pytest.raises(InputError, match=r"semimetric\[umap\]"):
+            sample_map(points, classes, way="umap")
+        return
+    found = sample_map(points, classes, 40, way="auto")
+    assert found.made == "UMAP of 40 of 60 examples, drawn by predicted class"
+    first, second = (found.points[classes[found.rows] == number] for number in (0, 1))
+    assert torch.cdist(first, second).min() > torch.cdist(first, first.mean(0, keepdim=True)).max()
