@@ -14,7 +14,7 @@ from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind
 from semimetric.encoders import unit_features
 from semimetric.methods.base import C, Examples, Method, Needs, shuffled_batches
 from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, HELD_OUT_CLASSES, Values, extended, on_photographs
-from semimetric.methods.starts import START_HELP, STARTS, ProjectionStart, projection_start
+from semimetric.methods.starts import START_HELP, STARTS, ProjectionStart, blank_linear, projection_start
 from semimetric.metric import Metric
 
 SHARPNESS = 16.0  # scale of unit points before a linear head, for logits large enough to separate classes
@@ -124,7 +124,7 @@ def unit_points(metric: Metric, features: Tensor) -> Tensor:
 
 def linear_head(width: int, classes: int, generator: torch.Generator) -> nn.Linear:
     """A linear head with small random weights."""
-    head: nn.Linear = nn.utils.skip_init(nn.Linear, width, classes)
+    head = blank_linear(width, classes)
     with torch.no_grad():
         head.weight.normal_(std=HEAD_DEVIATION, generator=generator)
         head.bias.zero_()

@@ -30,7 +30,7 @@ from semimetric.methods.base import Examples, LearnsFromAverage, LearnsMetric, N
 from semimetric.methods.baseline import head_logits, take_over
 from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, GRAPH, HELD_OUT_CLASSES, LR, Values, on_photographs
 from semimetric.methods.naming import RunningNames
-from semimetric.methods.starts import random_projection
+from semimetric.methods.starts import blank_linear, random_projection
 from semimetric.metric import Metric, within_class_whitening
 
 SMALLEST_SHARE = 1e-6  # probability in the geometric mean, so that neither graph nor head rules out a class
@@ -45,6 +45,7 @@ SPACE: Space = {
     "selective": (True, False),
 }
 
+HALF_ON_CPU: Values = {"precision": "auto"}
 IMAGES: Values = FROM_SCRATCH | {"validation_share": 0.0, "selective": False}
 
 GOOD_FEATURES: Values = {"gamma": 0.95, "relative": True, "metric": "within"}
@@ -192,10 +193,11 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement], LearnsFromA
     training_defaults = ADAMW | {"average": 0.995, "passes": 2, "epochs": 40, "hold_back": 0.2}
     defaults_on: ClassVar[dict[str, Values]] = {
         "vectors": {"k": 5, "gamma": 0.95, "head_share": 0.3, "instance": 0.2, "selective": False},
+        "images": HALF_ON_CPU,
         "descriptors": GOOD_FEATURES,
         "pretrained": FINE_TUNING,
         "described": DESCRIBED,
-        "digits": {"average": 0.99, "selective": False},
+        "digits": HALF_ON_CPU | {"average": 0.99, "selective": False},
         "mnist": IMAGES | {"epochs": 30},
         "fashion-mnist": IMAGES | {"epochs": 20, "passes": 4, "augmentation": "objects", "instance": 0.5},
         "cifar10": IMAGES | {"epochs": 200, "precision": "bfloat16"},
@@ -214,7 +216,7 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement], LearnsFromA
         classes = torch.unique(labels[labels >= 0])
         within = self.settings.metric == "within"
         kept = self.settings.components or width
-        self.head = nn.utils.skip_init(nn.Linear, kept if within else width, len(classes))
+        self.head = blank_linear(kept if within else width, len(classes))
         nn.init.zeros_(self.head.weight)  # uninformative rather than random until trained
         nn.init.zeros_(self.head.bias)
         self.register_buffer("classes", classes)

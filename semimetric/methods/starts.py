@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from semimetric.core.draws import own_draws
 from semimetric.core.errors import InputError
 from semimetric.graph import cosine_posteriors, names_and_confidence
 from semimetric.methods.base import Examples
@@ -24,6 +25,15 @@ NARROWER = "Ask for fewer components or use a wider encoder."
 
 NEIGHBORS, GAMMA, SHRINKAGE = 10, 0.95, 1.0
 """Settings of ``classes``: of the graph that propagates labels, and of the within-class covariance."""
+
+
+def blank_linear(width: int, columns: int, bias: bool = True) -> nn.Linear:
+    """A linear layer whose values are still to be set; none is drawn from torch's generator.
+
+    ``nn.utils.skip_init`` is the same, but imports a package for algebra, which takes a second.
+    """
+    with own_draws():
+        return nn.Linear(width, columns, bias=bias)
 
 
 def projection_start(

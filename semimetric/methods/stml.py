@@ -24,7 +24,7 @@ from semimetric.graph import nearest_neighbors
 from semimetric.losses import contextual_targets, neighbourhood_divergence, relaxed_contrastive_loss
 from semimetric.methods.base import Examples, LearnsFromAverage, Needs
 from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, HELD_OUT_CLASSES, LR, Values, on_photographs
-from semimetric.methods.starts import random_projection
+from semimetric.methods.starts import blank_linear, random_projection
 from semimetric.metric import Metric, random_orthonormal
 
 FINE_TUNING: Values = {"lr": 1e-4, "average": 0.999, "augmentation": "photographs", "passes": 1}
@@ -164,7 +164,7 @@ class STML(LearnsFromAverage[Neighbourhoods]):
 
 def _orthonormal_head(width: int, columns: int, generator: torch.Generator) -> nn.Linear:
     """A linear map with orthonormal rows. A bias would change no distance."""
-    head: nn.Linear = nn.utils.skip_init(nn.Linear, width, columns, bias=False)
+    head = blank_linear(width, columns, bias=False)
     with torch.no_grad():
         head.weight.copy_(random_orthonormal(width, columns, generator).T)
     return head

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
+from semimetric.training.host_optimizer import HostOptimizer
 from semimetric.training.settings import TrainingSettings
+
+Optimizer = torch.optim.Optimizer | HostOptimizer
 
 
 def build_optimizer(
     settings: TrainingSettings, encoder: list[nn.Parameter], method: list[nn.Parameter] | None = None
-) -> torch.optim.Optimizer:
+) -> Optimizer:
     """Build the configured optimiser for the parameters of encoder and method.
 
     On a GPU it can be captured in a CUDA graph, because its learning rate is a tensor.
@@ -23,13 +26,15 @@ def build_optimizer(
         raise InputError("the encoder has no parameters to train. Set lr to 0 to learn the metric alone.")
     parameters = [*encoder, *(method or [])] or [nn.Parameter(torch.zeros(()))]
     on_gpu = any(parameter.is_cuda for parameter in parameters)
-    lr = torch.tensor(settings.lr, device=parameters[0].device) if on_gpu else settings.lr
     groups = _groups(settings, parameters)
+    momentum, nesterov = settings.momentum, settings.nesterov
+    if not on_gpu:
+        return HostOptimizer(settings.optimizer, groups, settings.lr, momentum, nesterov)
+    lr = torch.tensor(settings.lr, device=parameters[0].device)
     if settings.optimizer == "sgd":
-        momentum, nesterov = settings.momentum, settings.nesterov
-        return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, fused=on_gpu)
+        return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, lr=lr, capturable=on_gpu, fused=on_gpu)
+    return kind(groups, lr=lr, capturable=True, fused=True)
 
 
 def _groups(settings: TrainingSettings, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
@@ -71,7 +76,7 @@ def _scheduled(settings: TrainingSettings, epoch: int) -> float:
     return settings.lr * (1 + math.cos(half_turn)) / 2
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+def set_learning_rate(optimizer: Optimizer, lr: float) -> None:
     """Set the learning rate; in place if it is a tensor, which a captured step reads."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
@@ -80,7 +85,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
             group["lr"] = lr
 
 
-def create_state(optimizer: torch.optim.Optimizer) -> None:
+def create_state(optimizer: Optimizer) -> None:
     """Allocate the optimiser's state, all zero, before a step is captured."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if all(parameter in optimizer.state for parameter in parameters):
@@ -97,7 +102,7 @@ def create_state(optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad(set_to_none=True)
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
     """The optimiser's per-parameter tensors under flat names. Its scalars come from the settings."""
     state = optimizer.state_dict()["state"]
     return {
@@ -108,7 +113,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     }
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+def restore_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
     """Continue from the result of ``optimizer_tensors``."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in under("optimizer.", tensors).items():

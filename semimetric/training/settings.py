@@ -44,7 +44,10 @@ class TrainingSettings:
         "Decay of the exponential moving average of the weights, below 1. The averaged encoder builds the graph, is "
         "scored and is saved. 0 turns averaging off.",
     )
-    precision: Literal["float32", "bfloat16"] = setting("float32", "Arithmetic of the encoder in training.")
+    precision: Literal["float32", "bfloat16", "auto"] = setting(
+        "float32",
+        "Arithmetic of the encoder in training; auto is bfloat16 for images on a CPU that has it, else float32.",
+    )
     hold_back: float = setting(
         0.0,
         "Share of each class's labels to hold out in the first half of training, to estimate the accuracy of "

@@ -24,7 +24,7 @@ from semimetric.data.stored import Inputs, read_ahead
 from semimetric.methods import LearnsFromAverage, LearnsMetric, Method, is_taught
 from semimetric.metric import GraphedFunction, Metric
 from semimetric.training.average import RunningAverage
-from semimetric.training.optimizer import create_state
+from semimetric.training.optimizer import Optimizer, create_state
 from semimetric.training.together import agreed_metric
 from semimetric.training.whole_batch import whole_features
 
@@ -37,7 +37,7 @@ class TrainingStep:
 
     encoder: nn.Module
     method: Method[Any]
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     inputs: Inputs
     update_metric: bool
     train_encoder: bool = True

@@ -24,6 +24,7 @@ from semimetric.core.draws import own_draws
 from semimetric.core.errors import InputError
 from semimetric.data.stored import Inputs, some_of
 from semimetric.encoders import output_width
+from semimetric.encoders.features import arranged, as_loaded
 from semimetric.evaluation import Spread, measure_spread
 from semimetric.graph import Posteriors
 from semimetric.methods import LearnsMetric, Method, PredictsClasses
@@ -87,7 +88,7 @@ class Trainer:
         check_trainable(method, settings)
         self.device = torch.device(device)
         self.data = data.to(self.device)
-        self.encoder = encoder.to(self.device)
+        self.encoder = arranged(encoder.to(self.device), settings.precision)
         self.method = method.to(self.device)
         self.settings = settings
         self.seed = seed
@@ -150,7 +151,7 @@ class Trainer:
                 self.progress.end()
                 if self.best is not None:  # before the first score, the current model is kept
                     load_trained(self, self.best.tensors)
-        model = (self.encoder, self.metric, self.best.epoch if self.best else 0)
+        model = (as_loaded(self.encoder), self.metric, self.best.epoch if self.best else 0)
         return TrainingResult(*model, self.epoch, interrupted, self.seconds, tuple(self.guards), self.trust)
 
     def _out_of_patience(self) -> bool:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -65,14 +67,41 @@ def test_a_trainer_follows_the_schedule(make_trainer, monkeypatch: pytest.Monkey
     assert len(seen) >= 4
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.02])
 @pytest.mark.parametrize(
-    ("name", "kind"), [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
+    ("name", "kind", "options"),
+    [
+        ("sgd", torch.optim.SGD, {"momentum": 0.0}),
+        ("sgd", torch.optim.SGD, {"momentum": 0.7}),
+        ("sgd", torch.optim.SGD, {"momentum": 0.7, "nesterov": True}),
+        ("adam", torch.optim.Adam, {}),
+        ("adamw", torch.optim.AdamW, {}),
+    ],
 )
-def test_the_named_optimiser_is_built(name: str, kind: type[torch.optim.Optimizer]) -> None:
-    optimizer = build_optimizer(TrainingSettings(optimizer=name, lr=0.1, weight_decay=0.02, momentum=0.7), parameters())
-    assert type(optimizer) is kind
-    group = optimizer.param_groups[0]
-    assert (group["lr"], group["weight_decay"], group.get("momentum", 0.7)) == (0.1, 0.02, 0.7)
+def test_on_a_cpu_steps_are_those_of_torch_bit_for_bit(name, kind, options, decay: float) -> None:
+    settings = TrainingSettings(optimizer=name, lr=0.1, weight_decay=decay, **options)
+    ours, theirs = build_optimizer(settings, parameters()), kind(parameters(), 0.1, weight_decay=decay, **options)
+    for optimizer in (ours, theirs):
+        take_steps(optimizer, range(3))
+        set_learning_rate(optimizer, 0.03)
+    again = build_optimizer(settings, parameters())
+    restore_optimizer(again, optimizer_tensors(ours))
+    for held, parameter in zip(again.param_groups[0]["params"], ours.param_groups[0]["params"], strict=True):
+        held.data.copy_(parameter.data)
+    set_learning_rate(again, 0.03)
+    ends = [take_steps(optimizer, range(3, 6)) for optimizer in (ours, theirs, again)]
+    for one, other, resumed in zip(*ends, strict=True):
+        assert torch.equal(one, other)
+        assert torch.equal(one, resumed)
+    assert {*optimizer_tensors(ours)} == {*optimizer_tensors(theirs)}
+
+
+def test_an_optimiser_imports_no_compiler() -> None:
+    code = "import sys, torch; from semimetric.training import TrainingSettings\n"
+    code += "from semimetric.training.optimizer import build_optimizer\n"
+    code += "weight = torch.nn.Parameter(torch.ones(2)); weight.grad = torch.ones(2)\n"
+    code += "build_optimizer(TrainingSettings(lr=0.1), [weight]).step(); assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_adamw_decays_weights_beside_the_step_and_adam_within_it() -> None:
