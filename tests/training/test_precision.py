@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from semimetric.encoders import encode, unit_features
-from semimetric.encoders.features import features_of
+from semimetric.encoders.features import arranged, as_loaded, features_of
 
 SETTINGS = {"method": "consensus", "optimizer": "adamw", "lr": 1e-3, "selection": "last", "average": 0.9}
 
@@ -84,3 +84,19 @@ def test_steps_and_graphs_alike_are_computed_in_the_precision_asked_for(make_tra
     trainer._train_epoch()
     half = precision == "bfloat16"
     assert seen == {(True, half), (False, half)}
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_auto_is_half_precision_for_images_where_the_processor_has_it(monkeypatch, there: bool) -> None:
+    monkeypatch.setattr("semimetric.encoders.features.has_bfloat16", lambda: there)
+    witness = Witness()
+    features_of(witness, IMAGES, "auto")
+    features_of(witness, IMAGES.flatten(1), "auto")
+    assert witness.half == [there, False]
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(24, 5))
+    weights = {name: value.clone() for name, value in network.state_dict().items()}
+    placed = arranged(network, "auto")
+    assert placed[0].weight.is_contiguous(memory_format=torch.channels_last) == there
+    assert all(value.is_contiguous() for value in as_loaded(placed).state_dict().values())
+    assert all(torch.equal(value, weights[name]) for name, value in placed.state_dict().items())
+    assert not arranged(network, "float32")[0].weight.is_contiguous(memory_format=torch.channels_last)
