@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import semimetric
 from semimetric.core.errors import RunError
 from semimetric.core.locks import Lock
@@ -22,6 +24,7 @@ def run_config(kind: RunKind, plan: Plan, data: dict[str, Any], weights_sha256: 
         "kind": kind,
         "version": semimetric.__version__,
         "versions": versions(),
+        "threads": torch.get_num_threads(),
         "plan": plan.as_dict(),
         "data": data,
         "weights_sha256": weights_sha256,

@@ -202,5 +202,5 @@ class Run:
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
-    """A config without library versions, which may change during a run."""
-    return {name: value for name, value in config.items() if name != "versions"}
+    """A config without library versions and the number of threads, which may change during a run."""
+    return {name: value for name, value in config.items() if name not in ("versions", "threads")}

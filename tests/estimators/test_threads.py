@@ -31,6 +31,26 @@ def test_fits_in_threads_are_those_of_one_after_the_other(method: str) -> None:
         np.testing.assert_array_equal(embedding, alone[row % 2])
 
 
+@pytest.mark.slow
+def test_fits_in_processes_are_those_of_one_after_the_other() -> None:
+    alone = [fitted("consensus", seed) for seed in (0, 1)]
+    for backend in ("loky", "multiprocessing"):
+        together = Parallel(n_jobs=2, backend=backend)(delayed(alone_with_one_thread)(seed) for seed in (0, 1))
+        for one, other in zip(together, alone, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def alone_with_one_thread(seed: int) -> np.ndarray:
+    torch.set_num_threads(1)
+    return fitted("consensus", seed)
+
+
+def test_the_generator_of_torch_is_given_back() -> None:
+    before = torch.get_rng_state()
+    fitted("consensus", 0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_process_that_is_forked_after_a_fit_answers() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
