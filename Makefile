@@ -24,9 +24,9 @@ faults: $(INSTALLED)
 	PYTHONPATH=tests $(BIN)/python -m faults $(FAULTS)
 	SEMIMETRIC_SLOW=1 $(BIN)/pytest --timeout 0 tests/faults tests/search/test_milvus_kill.py
 
-# Versions with hashes, and a list of what is installed with licences.
+# The tested versions with hashes, to commit, and a list of what is installed with licences.
 lock: $(INSTALLED)
-	$(BIN)/pip install --dry-run --ignore-installed --quiet --report - --constraint constraints.txt '.[dev]' \
+	PIP_CONFIG_FILE=/dev/null $(BIN)/pip --isolated install --dry-run --ignore-installed --quiet --report - --constraint constraints.txt '.[dev]' \
 	  | $(BIN)/python tools/packages.py lock > requirements.lock
 
 sbom: $(INSTALLED)

@@ -13,12 +13,23 @@ from typing import Any
 
 
 def lock(report: dict[str, Any]) -> str:
-    """A requirements file with hashes, of a report of pip on what it would install."""
-    lines = ["# Made by: make lock. Install with: pip install --require-hashes -r requirements.lock"]
+    """A requirements file with hashes, of a report of pip on what it would install.
+
+    Files that do not come from an index, such as a wheel of torch for one device, have a line without a hash.
+    """
+    about = report.get("environment", {})
+    where = " ".join(about.get(name, "") for name in ("implementation_name", "python_version", "sys_platform"))
+    lines = [f"# The tested versions, with the SHA-256 of the files for {where} {about.get('platform_machine', '')}."]
+    lines.append("# Made by: make lock. Install with: pip install --no-deps --require-hashes -r requirements.lock")
     for one in sorted(report["install"], key=lambda one: one["metadata"]["name"].lower()):
-        hashes = one["download_info"].get("archive_info", {}).get("hashes", {})
-        if "sha256" in hashes:  # not for the project itself
-            lines.append(f"{one['metadata']['name']}=={one['metadata']['version']} --hash=sha256:{hashes['sha256']}")
+        found, name = one["download_info"], f"{one['metadata']['name']}=={one['metadata']['version']}"
+        digest = found.get("archive_info", {}).get("hashes", {}).get("sha256")
+        if digest and found["url"].startswith("https://"):
+            lines.append(f"{name} --hash=sha256:{digest}")
+        elif digest:  # not the project itself
+            lines.append(
+                f"# {name}: install it first; the tested file is not from a public index, so it has no hash here"
+            )
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -22,6 +25,9 @@ FORMAT = 1
 """Version of the manifest itself."""
 
 PARTS = ("files", "pending")
+
+LARGE = 1 << 22
+"""Bytes of a file whose digest is computed in a thread of its own."""
 
 State = Literal["whole", "damaged", "missing"]
 
@@ -51,13 +57,29 @@ _contents: dict[str, tuple[tuple[int, ...], Contents]] = {}
 """Contents of manifests in the same way."""
 
 
+_ahead: dict[str, threading.Thread] = {}
+"""Threads that compute entries which are going to be asked for, by the path of the file."""
+
+
 def entry_of(path: Path) -> Entry:
     """Size and SHA-256 of a file; computed once for each state of the file."""
-    state, name = _state_of(path), os.path.abspath(path)
+    name = os.path.abspath(path)
+    if (thread := _ahead.pop(name, None)) is not None:
+        thread.join()
+    return _entry_of(path, name)
+
+
+def _entry_of(path: Path, name: str) -> Entry:
+    state = _state_of(path)
     known = _digests.get(name)
     if known is None or known[0] != state:
         known = _digests[name] = (state, Entry(state[1], sha256_of(path)))
     return known[1]
+
+
+def _begin_entry(path: Path, name: str) -> None:
+    with suppress(OSError):  # whoever asks for the entry is told
+        _entry_of(path, name)
 
 
 def _state_of(path: Path) -> tuple[int, ...]:
@@ -126,6 +148,16 @@ class Manifest:
             what = "is missing" if state == "missing" else "does not fit" if listed else "is not listed"
             where = "" if state == "missing" else f" {'its SHA-256 ' if listed else ''}in {NAME}"
             raise RunError(f"{self.folder / name} is damaged: it {what}{where}. {_remedy(self.folder)}")
+
+    def check_ahead(self, names: Iterable[str]) -> None:
+        """Begin to compute the digests of large files that are going to be checked, beside other work."""
+        for name in names:
+            path = self.folder / name
+            with suppress(OSError):
+                if os.stat(path).st_size >= LARGE and os.path.abspath(path) not in _ahead:
+                    given = path, os.path.abspath(path)
+                    thread = _ahead[given[1]] = threading.Thread(target=_begin_entry, args=given, daemon=True)
+                    thread.start()
 
     def put(self, name: str, content: bytes) -> None:
         """Write a file atomically, and its entry before it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ UNREADABLE = (
         AttributeError,
         ArithmeticError,
         MemoryError,
+        struct.error,
     ),
     *(ImportError, SyntaxError, TokenError, pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, SafetensorError),
 )

@@ -73,7 +73,9 @@ def load_run(path: Path, device: str = "auto", encoder: nn.Module | None = None)
     """Read a run folder of any kind. Nothing in it is executed or unpickled."""
     run = Run.open(path)
     config = read_config(run)
-    _check_files(run, tuple(name for name in run.manifest.contents().files if name not in NOT_READ))
+    read = tuple(name for name in run.manifest.contents().files if name not in NOT_READ)
+    _check_files(run, read)
+    run.manifest.check_ahead(read)
     fitted = read_fitted(run, choose_device(device), encoder)
     return LoadedRun(path, fitted, config, version_differences(config.get("versions")))
 
@@ -284,6 +286,8 @@ def _check_examples(run: Run, fitted: FittedModel) -> None:
         "shares": (found.shares, (count, classes)),
         "confidence": (found.confidence, (count,)),
     }
+    if not bool(torch.isfinite(fitted.embeddings).all()):
+        raise RunError(f"{run.path} is damaged: examples.safetensors has numbers that are not finite. Fit it again.")
     for name, (tensor, shape) in shapes.items():
         if tuple(tensor.shape) != shape:
             raise RunError(

@@ -126,9 +126,17 @@ def _umap(components: Tensor, start: Tensor, seed: int) -> Tensor:
     return torch.from_numpy(method.fit_transform(components.numpy()))
 
 
+OVERFLOWING = 1e100
+"""Numbers whose squares, summed over many, might not be finite."""
+
+
 def _principal_components(embeddings: Tensor, width: int) -> Tensor:
     """Coordinates (n, at most ``width``) in the directions of the largest variance, in float32 on the CPU."""
-    centred = embeddings.double().cpu() - embeddings.double().cpu().mean(0)
+    points = embeddings.double().cpu()
+    largest = points.abs().max()
+    if largest > OVERFLOWING:
+        points = points / largest
+    centred = points - points.mean(0)
     directions = torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(1)[:, :width]
     components: Tensor = (centred @ directions).float()
     return components

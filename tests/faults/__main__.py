@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from helpers import damage, struck
+from helpers import damage, kinds, struck
 from helpers.killed import Killer
 
 import semimetric
@@ -22,6 +22,7 @@ WHOLE = {
     "flips": 1000,
     "runs": 1100,
     "inputs": 3900,
+    "kinds": 1800,
     "disk": 60,
     "numbers": 2000,
     "room": 6,
@@ -55,6 +56,7 @@ def _play(name: str, home: Path, folder: Path, count: int) -> dict[str, object]:
         "flips": lambda: damage.flip_runs(home, folder, count),
         "runs": lambda: damage.damage_runs(home, folder, count),
         "inputs": lambda: damage.damage_inputs(home, folder, count),
+        "kinds": lambda: kinds.damage_kinds(kinds.make_kinds(home), folder, count),
         "disk": lambda: damage.fill_disk(home, folder, count),
         "numbers": lambda: damage.odd_numbers(count),
         "kills": lambda: struck.strike(_stage(home), count),

@@ -180,10 +180,12 @@ class LabelBook:
             return
         numbers = {name: row for row, name in enumerate(self.names)}
         try:
-            text = content[:whole].decode()
+            changes = list(_changes(content[:whole].decode(), self.path))
         except UnicodeDecodeError as error:
             raise RunError(f"{self.path} is damaged: it is no UTF-8 text ({error}). Move it away.") from error
-        for number, entries in _changes(text, self.path):
+        except csv.Error as error:
+            raise RunError(f"{self.path} is damaged: {error}. Mend it, or move it away.") from error
+        for number, entries in changes:
             known = {numbers[name]: label for name, label in entries.items() if name in numbers}
             if number == 0:
                 for row, label in known.items():
