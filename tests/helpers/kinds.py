@@ -1,4 +1,4 @@
-"""Damage to files of all kinds that commands read beside plain tables: photographs, Parquet, indexes, studies, lists."""
+"""Damage to files that commands read beside plain tables: photographs, Parquet, indexes, studies, lists, weights."""
 
 from __future__ import annotations
 
