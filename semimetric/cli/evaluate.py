@@ -123,7 +123,7 @@ def _write(found: Any, out: Path) -> list[Path]:
     from importlib.util import find_spec
 
     from semimetric.core.files import write_json
-    from semimetric.serve.embed import write_table
+    from semimetric.serve.csv_file import write_table
 
     out.mkdir(exist_ok=True)
     write_json(out / "scores.json", found.as_dict())

@@ -24,6 +24,7 @@ from semimetric.cli.console import (
     showing_progress,
     stderr,
 )
+from semimetric.cli.shards import Address, Engine, ResultFormat, Workers, by_ray, embed_shards
 from semimetric.core.errors import InputError
 from semimetric.core.files import check_output
 from semimetric.reporting.terminal import visible
@@ -108,12 +109,25 @@ def search(
 
 def embed(
     run: RunFolder,
-    data: NewData,
-    out: Annotated[Path, typer.Option("--out", "-o", help="File for the embeddings: .npy, .npz or .csv.")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of photographs, table (.npz, .npy, .csv, .tsv, .parquet), or shards (.tar, .parquet).",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        str,
+        typer.Option("--out", "-o", help="File for the embeddings: .npy, .npz or .csv. With --engine ray: a folder."),
+    ],
     replace: Replace = False,
     raw: Raw = False,
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
+    engine: Engine = "local",
+    address: Address = "",
+    workers: Workers = 0,
+    result_format: ResultFormat = "",
     device: Device = "auto",
     no_cache: NoCache = False,
     quiet: Quiet = False,
@@ -121,12 +135,16 @@ def embed(
     as_json: AsJson = False,
 ) -> None:
     """Embed new examples. After an interruption the same command continues."""
+    if by_ray(engine, address, workers, result_format, replace=replace, raw=raw, columns=label_column or id_column):
+        embed_shards(run, data, out, result_format or "parquet", (address, workers or 1, device), quiet, as_json)
+        return
     from semimetric.serve.embed import embed_to, new_examples
 
+    source, target = Path(data), Path(out)
     with showing_progress(_same_command, quiet, verbose) as progress:
         loaded = load(run, device)
-        examples = new_examples(loaded, data, label_column, id_column, progress)
-        embedded = embed_to(loaded, examples, out, progress, inputs_of(data), replace, raw)
+        examples = new_examples(loaded, source, label_column, id_column, progress)
+        embedded = embed_to(loaded, examples, target, progress, inputs_of(source), replace, raw)
     facts = {"examples": len(embedded.names), "components": embedded.embeddings.shape[1], "out": str(out)}
     if as_json:
         print_json(facts | {"skipped": embedded.skipped})

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import hashlib
-import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
@@ -33,12 +31,14 @@ from semimetric.core.locks import NAME as LOCK
 from semimetric.core.locks import locked
 from semimetric.data import Collection, read_collection
 from semimetric.data.readers.folder import IMAGE_SUFFIXES
+from semimetric.data.readers.shards import find_shards
 from semimetric.data.readers.tables import TABLE_SUFFIXES, read_new_table
 from semimetric.data.samples import Kind
 from semimetric.data.schema import Schema
 from semimetric.model.fitted import input_rows, scaled_vectors
 from semimetric.model.folder import LoadedRun
 from semimetric.pipeline.data import digest_of, read_inputs, subset
+from semimetric.serve.csv_file import write_table
 from semimetric.training import Progress, Silent
 
 CHUNK = 512
@@ -81,6 +81,9 @@ def new_examples(
     ``progress`` is told what is odd about the columns. ``labels`` is a list of labels for a folder, as
     ``read_collection`` takes it.
     """
+    if find_shards(source):
+        check_kind(loaded, "photographs")
+        return read_collection(source, labels, label_column, id_column)
     if source.is_dir() or source.suffix.lower() in TABLE_SUFFIXES:
         check_kind(loaded, "photographs" if source.is_dir() else "vectors")
     if source.is_dir() or source.suffix.lower() not in TABLE_SUFFIXES or not source.is_file():
@@ -104,7 +107,7 @@ def examples_of(
     """New examples for a run: one photograph, or those of a folder or table."""
     suffix, kind = source.suffix.lower(), loaded.fitted.spec.kind
     photograph = suffix in IMAGE_SUFFIXES or (kind == "photographs" and suffix not in TABLE_SUFFIXES)
-    if photograph and not source.is_dir():
+    if photograph and not source.is_dir() and not find_shards(source):
         return check_fits(loaded, Collection((str(source),), (None,), (source,), None, (), {}))
     return new_examples(loaded, source, label_column, id_column, progress)
 
@@ -316,34 +319,3 @@ def _write(embedded: Embedded, out: Path, raw: bool) -> None:
 def _save(path: Path, save: Callable[[BinaryIO], None]) -> None:
     with path.open("wb") as file:
         save(file)
-
-
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")
-"""What a cell begins with that a spreadsheet may run as a formula."""
-
-
-def write_table(out: Path, header: list[str], rows: Iterable[Sequence[object]], raw: bool = False) -> None:
-    """Write a CSV file atomically; for ``raw`` see ``table_text``."""
-    write_text(out, table_text(header, rows, raw))
-
-
-def table_text(header: list[str], rows: Iterable[Sequence[object]], raw: bool = False) -> str:
-    """Rows as CSV.
-
-    A text that a spreadsheet would take for a formula gets a "'" in front of it, unless ``raw``. Numbers stay.
-    """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header if raw else map(_inert, header))
-    writer.writerows(rows if raw else (map(_inert, row) for row in rows))
-    return text.getvalue()
-
-
-def _inert(cell: object) -> object:
-    if not (isinstance(cell, str) and cell.startswith(FORMULAS)):
-        return cell
-    try:
-        float(cell)
-    except ValueError:
-        return f"'{cell}"
-    return cell

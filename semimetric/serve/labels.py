@@ -9,7 +9,8 @@ from semimetric.core.files import check_output
 from semimetric.data.labels import SUGGESTED
 from semimetric.model.fitted import FittedModel
 from semimetric.model.folder import LoadedRun
-from semimetric.serve.embed import check_suffix, write_table, writing
+from semimetric.serve.csv_file import write_table
+from semimetric.serve.embed import check_suffix, writing
 from semimetric.serve.suggest import Suggestions
 
 COLUMNS = ["name", "label", "source", "predicted", "confidence"]

@@ -16,7 +16,8 @@ from semimetric.data.readers.folder import IMAGE_SUFFIXES
 from semimetric.model.fitted import FittedModel
 from semimetric.model.folder import LoadedRun
 from semimetric.model.unknown import RISK
-from semimetric.serve.embed import Embedded, check_any, check_suffix, embed_chunks, together, write_table, writing
+from semimetric.serve.csv_file import write_table
+from semimetric.serve.embed import Embedded, check_any, check_suffix, embed_chunks, together, writing
 from semimetric.training.progress import Progress
 
 COLUMNS = ("name", "label", "probability", "second", "second_probability", "unknown", "reason")

@@ -11,7 +11,8 @@ from semimetric.data import Collection
 from semimetric.model.fitted import FittedModel
 from semimetric.model.folder import LoadedRun
 from semimetric.search import Hits, search_run_index
-from semimetric.serve.embed import Embedded, embed_chunks, examples_of, together, write_table
+from semimetric.serve.csv_file import write_table
+from semimetric.serve.embed import Embedded, embed_chunks, examples_of, together
 from semimetric.training.progress import Progress
 
 REASONS = 3

@@ -35,7 +35,8 @@ def read_collection(
         those in ``unlabelled`` have none. Links are followed, each file and folder counts once, hidden ones and what
         systems leave behind do not. Or a table: .csv or .tsv with a header, or .parquet, with columns of numbers,
         categories or text; .npz with an array X or features, or just one matrix, and if need be y or labels, names or
-        ids; .npy with a matrix. Features become float32; ``semimetric.data.schema`` tells how.
+        ids; .npy with a matrix. Features become float32; ``semimetric.data.schema`` tells how. Or shards of images,
+        one or a folder of nothing else: WebDataset archives (.tar), or .parquet with a column of image bytes.
     labels : Path, optional
         A list of labels for a folder: .csv or .tsv with a column of paths (path, file, filename, image or name),
         relative to the folder or to the list, and one of labels (label, class, species or category). The names of
@@ -53,6 +54,8 @@ def read_collection(
         The columns of an earlier table, which become features as they did there.
     """
     source = Path(source)
+    if shards := _shards_of(source):
+        return _read_shards(source, shards, labels, label_column, id_column, choice)
     if os.path.isdir(source):
         if choice:
             raise InputError(f"drop, columns and types are for tables, and {source} is a folder. Leave them out.")
@@ -71,6 +74,33 @@ def read_collection(
             raise InputError("drop, columns and types are those of the run that the fit starts from. Leave them out.")
         return read_new_table(source, schema, label_column, id_column)
     return read_table(source, label_column, id_column, choice or ColumnChoice())
+
+
+def _shards_of(source: Path) -> tuple[Path, ...]:
+    """The shards of photographs that a source is or holds."""
+    if not source.is_dir() and source.suffix.lower() not in (".tar", ".parquet"):
+        return ()
+    from semimetric.data.readers.shards import find_shards
+
+    return find_shards(source)
+
+
+def _read_shards(
+    source: Path,
+    shards: tuple[Path, ...],
+    labels: Path | None,
+    label_column: str | None,
+    id_column: str | None,
+    choice: ColumnChoice | None,
+) -> Collection:
+    from semimetric.data.readers.shards import read_shards
+
+    if choice or labels is not None:
+        raise InputError(
+            f"{source} is of shards of photographs, which have their labels with them. Leave out labels, drop, columns "
+            "and types."
+        )
+    return read_shards(shards, label_column, id_column)
 
 
 def _check_table(source: Path) -> None:

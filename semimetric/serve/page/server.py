@@ -25,7 +25,7 @@ from starlette.staticfiles import StaticFiles
 
 from semimetric.core.errors import InputError, RunError, SemimetricError
 from semimetric.core.files import read_json
-from semimetric.serve.embed import table_text
+from semimetric.serve.csv_file import table_text
 from semimetric.serve.page.again import check_can_learn, sentence_of
 from semimetric.serve.page.asked import body_of, count_of, json_of, who_labels
 from semimetric.serve.page.desk import Desk, compared

@@ -1,0 +1,136 @@
+"""Runs on shards: fitted, embedded and predicted; one result for each shard, and none twice."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from helpers.command import semimetric
+from helpers.shards import write_parquet, write_shards
+
+from semimetric.core.errors import InputError
+from semimetric.model.folder import load_run
+from semimetric.serve.shards import Place, ShardWork
+
+RAY = ("embed", "--engine", "ray")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards, and a run that was fitted on them."""
+    folder = tmp_path_factory.mktemp("shards")
+    write_shards(folder / "shards")
+    options = (
+        "--method",
+        "triplet",
+        "--epochs",
+        1,
+        "--device",
+        "cpu",
+        "--encoder",
+        "small-cnn",
+        "--side",
+        16,
+        "--json",
+    )
+    done = semimetric("fit", folder / "shards", *options, "--out", folder / "run").json()
+    assert done["found"]["labelled"] == 18
+    return folder
+
+
+def embedded(path: Path) -> tuple[list[str], np.ndarray]:
+    table = pyarrow.parquet.read_table(path)
+    return table["name"].to_pylist(), np.array(table["embedding"].to_pylist())
+
+
+def test_a_run_on_shards_continues_embeds_and_predicts(folder: Path, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "new.parquet")
+    semimetric("embed", folder / "run", tmp_path / "new.parquet", "--out", tmp_path / "new.npz", "--json").json()
+    assert np.load(tmp_path / "new.npz")["names"].tolist() == [f"new.parquet/n{row}" for row in range(9)]
+    named = semimetric("predict", folder / "run", folder / "shards" / "shard-0.tar", "--json").json()
+    assert named["examples"] == 12
+
+
+def test_each_shard_has_a_result_and_is_embedded_once(folder: Path, tmp_path: Path) -> None:
+    work = ShardWork(folder / "run", str(folder / "shards"), str(tmp_path / "out"))
+    loaded = load_run(folder / "run", "cpu")
+    assert work.begin() == ["shard-0.tar", "shard-1.tar"]
+    assert work.embed(loaded, "shard-0.tar")["examples"] == 12
+    assert work.begin() == ["shard-1.tar"]
+    names, values = embedded(tmp_path / "out" / "shard-0.parquet")
+    assert names[0] == "shard-0.tar/part/000.png"
+    np.testing.assert_allclose(values, loaded.fitted.embeddings[:12].numpy(), atol=1e-5)
+    tar = ShardWork(folder / "run", str(folder / "shards"), str(tmp_path / "tar"), "tar")
+    tar.begin()
+    tar.embed(loaded, "shard-0.tar")
+    with tarfile.open(tmp_path / "tar" / "shard-0.tar") as archive:
+        assert archive.getnames()[:2] == ["000000000.npy", "000000000.json"]
+        content = archive.extractfile("000000000.npy").read()
+        np.testing.assert_allclose(np.load(io.BytesIO(content)), values[0])
+
+
+def test_results_of_another_run_and_other_folders_are_refused(folder: Path, tmp_path: Path) -> None:
+    work = ShardWork(folder / "run", str(folder / "shards"), str(tmp_path / "out"))
+    work.begin()
+    with pytest.raises(InputError, match="another run or format"):
+        ShardWork(folder / "run", work.source, work.out, "tar").begin()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "note.txt").write_text("mine")
+    with pytest.raises(InputError, match="holds other files"):
+        ShardWork(folder / "run", work.source, str(tmp_path / "other")).begin()
+    with pytest.raises(InputError, match="another folder than that of the shards"):
+        ShardWork(folder / "run", work.source, work.source).begin()
+    with pytest.raises(InputError, match="has none"):
+        ShardWork(folder / "run", str(tmp_path / "other"), work.out).begin()
+
+
+def test_storage_beyond_this_machine_is_read_and_written(folder: Path) -> None:
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+    memory = fsspec.filesystem("memory")
+    memory.put(str(folder / "shards"), "/shards", recursive=True)
+    work = ShardWork(folder / "run", "memory://shards", "memory://out")
+    assert work.begin() == ["shard-0.tar", "shard-1.tar"]
+    work.embed(load_run(folder / "run", "cpu"), "shard-1.tar")
+    assert work.begin() == ["shard-0.tar"]
+    assert Place("memory://out").names() == ["semimetric.json", "shard-1.parquet"]
+
+
+def test_options_of_the_other_engine_are_refused(folder: Path, tmp_path: Path) -> None:
+    place = (folder / "run", folder / "shards", "--out", tmp_path / "out.npy")
+    assert "are for --engine ray" in semimetric("embed", *place, "--workers", 2).sentence()
+    assert "are not for --engine ray" in semimetric(*RAY, *place, "--raw").sentence()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray warns of itself
+def test_a_cluster_that_does_not_answer_is_a_sentence(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'semimetric[ray]'")
+    place = (folder / "run", folder / "shards", "--out", tmp_path / "out")
+    assert "Ray at 127.0.0.1:1 cannot be reached" in semimetric(*RAY, *place, "--address", "127.0.0.1:1").sentence()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray warns of itself
+def test_ray_embeds_all_shards_and_continues(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'semimetric[ray]'")
+    write_shards(tmp_path / "in", 3)
+    write_parquet(tmp_path / "in" / "more.parquet")
+    (tmp_path / "in" / "bad.tar").write_bytes(b"no archive")
+    command = (*RAY, folder / "run", tmp_path / "in", "--out", tmp_path / "out", "--device", "cpu", "--quiet")
+    refused = semimetric(*command, "--workers", 2)
+    assert "1 shard could not be embedded, the first bad.tar" in refused.err
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "semimetric.json", "more.parquet", *(f"shard-{number}.parquet" for number in range(3)),
+    }  # fmt: skip
+    values = embedded(tmp_path / "out" / "shard-0.parquet")[1]
+    np.testing.assert_allclose(values, load_run(folder / "run", "cpu").fitted.embeddings[:12].numpy(), atol=1e-5)
+    before = (tmp_path / "out" / "shard-0.parquet").stat().st_mtime_ns
+    (tmp_path / "in" / "bad.tar").unlink()
+    (tmp_path / "out" / "shard-2.parquet").unlink()
+    again = semimetric(*command, "--json").json()
+    assert (again["shards"], again["examples"]) == (1, 12)
+    assert (tmp_path / "out" / "shard-0.parquet").stat().st_mtime_ns == before
