@@ -108,7 +108,7 @@ def _print_predictions(rows: list[dict[str, Any]]) -> None:
     if stdout.is_terminal:
         print_table(columns, ([_short(row[name]) for name in columns] for row in rows))
         return
-    from semimetric.serve.embed import table_text
+    from semimetric.serve.csv_file import table_text
 
     sys.stdout.write(table_text(columns, ([row[name] for name in columns] for row in rows)))
 

@@ -16,6 +16,7 @@ import semimetric as sm
 from semimetric.core.errors import InputError, RunError
 from semimetric.estimators.runs import estimator_of
 from semimetric.model.folder import LoadedRun, load_run
+from semimetric.serve import csv_file
 from semimetric.serve import embed as bulk
 from semimetric.serve.embed import embed_to, new_examples
 from semimetric.serve.predict import predict_collection, write_predictions
@@ -179,7 +180,7 @@ def test_a_full_disk_is_a_sentence_and_the_work_is_kept(
     assert len(embed_to(loaded, photos, tmp_path / "out.npy").names) == 23
     assert done == []
     with monkeypatch.context() as patch:
-        patch.setattr(bulk, "write_text", full)
+        patch.setattr(csv_file, "write_text", full)
         with pytest.raises(RunError, match=r"out\.csv cannot be written: .*No space left"):
             write_predictions(predict_collection(loaded, photos), tmp_path / "out.csv")
 
