@@ -356,7 +356,8 @@ def test_every_recipe_matters(make_trainer, recipe: str) -> None:
 @pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
 @RECIPE
 def test_a_recorded_step_trains_what_a_plain_one_trains(make_trainer, recipe: str) -> None:
-    settings = {"method": "consensus", "lr": 1e-2, "average": 0.9, "selection": "last"} | RECIPES[recipe]
+    settings = {"method": "consensus", "lr": 1e-2, "average": 0.9, "selection": "last", "metric_every": "epoch"}
+    settings |= RECIPES[recipe]
     ends = []
     for recorded in (True, False):
         like = make_trainer(**settings)
