@@ -68,6 +68,9 @@ LARGE_STEPS = {
 }
 """The network itself, on the labelled examples alone: it matters which of its epochs is chosen."""
 
+STML = {"encoder": "googlenet-avgmax", "side": 224, "augmentation": "crops", "epochs": 30}
+"""Pooling and views of the original."""
+
 CHOSEN = {
     "triplet by examples": Row("triplet", {"withheld": "examples"}),
     "angular by examples": Row("angular", {"withheld": "examples"}),
@@ -83,6 +86,10 @@ CHANGED = {
     "consensus with average pooling": Row("consensus", {"encoder": "googlenet", "side": 224}),
     "consensus at a third of the rate": Row("consensus", {"lr": 1e-5}),
     "consensus at three times the rate": Row("consensus", {"lr": 1e-4}),
+    "consensus with neighbours": Row("consensus", {"neighbours": 5}),
+    "consensus with context": Row("consensus", {"neighbours": 5, "context": 1.0}),
+    "stml without labels": Row("stml", STML | {"labels_per_class": 0}),
+    "stml with labels": Row("stml", STML),
 }
 """What each part of it brings, by ``--validate``."""
 

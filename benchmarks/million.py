@@ -156,7 +156,7 @@ def scores(args: argparse.Namespace, clock: Clock, device: torch.device) -> dict
 def mnist(args: argparse.Namespace, clock: Clock, device: torch.device) -> dict[str, Any]:
     """An ordinary fit of ``consensus``."""
     with clock.step("consensus"):
-        outcome = run_job(Job("mnist", "consensus", 0), args.data_dir, device.type, os.cpu_count() or 1)
+        outcome = run_job(Job("mnist", "consensus", 0, "default"), args.data_dir, device.type, os.cpu_count() or 1)
     facts = {name: outcome[name] for name in ("final", "best_epoch", "epochs")}
     return {"size": [70_000, 784], "seconds": clock.seconds["consensus"], "peak_gib": peak_gib(device)} | facts
 

@@ -8,8 +8,6 @@ classes too. The geometric mean of both is the consensus: it gives the pseudo-la
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -26,6 +24,7 @@ from semimetric.data.stored import Inputs
 from semimetric.encoders import unit_features
 from semimetric.graph import Posteriors, cosine_posteriors, names_and_confidence, nearest_neighbors, upper_quartiles
 from semimetric.losses import contextual_targets, contrastive_loss, relaxed_contrastive_loss
+from semimetric.methods.agreement import Agreement, certainty, geometric_mean
 from semimetric.methods.base import Examples, LearnsFromAverage, LearnsMetric, Needs, PredictsClasses
 from semimetric.methods.baseline import head_logits, take_over
 from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, GRAPH, HELD_OUT_CLASSES, LR, Values, on_photographs
@@ -33,10 +32,8 @@ from semimetric.methods.naming import RunningNames
 from semimetric.methods.starts import blank_linear, random_projection
 from semimetric.metric import Metric, within_class_whitening
 
-SMALLEST_SHARE = 1e-6  # probability in the geometric mean, so that neither graph nor head rules out a class
 LEAST_TYPICAL = 1e-3  # typical confidence that other confidences are divided by
 ROUNDING = 1e-9  # tolerance when a confidence is compared with the mean of its class
-LABELLED_SHARE = 1 / 8  # of each batch, drawn from the labelled examples
 
 SPACE: Space = {
     "head_share": Range(0.0, 1.0),
@@ -60,66 +57,6 @@ GOOGLENET: Values = {"encoder": "googlenet-rmac", "preprocess": "imagenet", "pre
 LINEAR: Values = {"encoder": "linear", "preprocess": "none", "precision": "float32"}
 DESCRIBED: Values = LINEAR | {"augmentation": "auto", "lr": 1e-4, "epochs": 10}
 """On descriptors only a matrix is trained, which allows a larger learning rate."""
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Pseudo-labels of n examples."""
-
-    nodes: Tensor
-    shares: Tensor  # (n, C) posteriors of ``classes``; one-hot for labelled examples
-    graph: Tensor  # (n, C) posteriors of the graph alone
-    veto: Tensor  # (n,) factor of the weight where the graph is less confident than is typical
-    confidence: Tensor  # (n,) in [0, 1]
-    weights: Tensor  # (n,) in the loss
-    known: Tensor  # (n,) whether the example is labelled
-    neighbours: Tensor  # (n, q) rows of the working set: the example itself, then its nearest neighbours
-    outputs: Tensor  # (n, l) points of the examples, or (2n, l) of their views by the averaged network; l = 0: unused
-    classes: Tensor  # (C,)
-
-    def __len__(self) -> int:
-        return len(self.nodes)
-
-    @property
-    def targets(self) -> Tensor:
-        """(n,) column of the most likely class."""
-        return self.shares.argmax(1)
-
-    def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Agreement]:
-        """``n // size`` batches: an eighth is drawn from the labelled examples, the rest from all in random order.
-
-        Each of the rest brings its neighbours along, so with q of them only one in q is drawn.
-        """
-        labelled = self.known.nonzero().flatten().cpu()
-        first = max(int(LABELLED_SHARE * size), 1 if size > 1 else 0)
-        batches, width = len(self) // size, self.neighbours.shape[1]
-        queries = -(-(size - first) // width)
-        drawn = labelled[torch.randint(len(labelled), (batches, first), generator=generator)]
-        order = torch.randperm(len(self), generator=generator)[: batches * queries].to(self.known.device)
-        near = self.neighbours[order].reshape(batches, queries * width)[:, : size - first]
-        for at in torch.cat([drawn.to(near.device), near], dim=1):
-            yield self._at(at)
-
-    def _at(self, rows: Tensor) -> Agreement:
-        names = (field.name for field in dataclasses.fields(self) if field.name != "classes")
-        return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in names})
-
-    def renamed(self, shares: Tensor, weights: Tensor) -> Agreement:
-        """The same examples with other pseudo-labels; labelled ones keep theirs, and their weight."""
-        return dataclasses.replace(
-            self,
-            shares=torch.where(self.known[:, None], self.shares, shares),
-            weights=torch.where(self.known, self.weights, weights),
-        )
-
-    def quality(self, classes: Tensor) -> dict[str, float]:
-        """Accuracy of the pseudo-labels of unlabelled examples, plain and weighted by confidence."""
-        if bool(self.known.all()):
-            return {}
-        right = (self.classes[self.targets] == classes[self.nodes])[~self.known].double()
-        weights = self.confidence[~self.known].double()
-        weighted = float((right * weights).sum() / weights.sum().clamp_min(1e-12))
-        return {"right_pseudo_labels": float(right.mean()), "right_by_confidence": weighted}
 
 
 @dataclass(frozen=True)
@@ -378,15 +315,3 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement], LearnsFromA
             "coverage@0.9": float((confidence >= 0.9).double().mean()),
             "head_agreement": float(alike[unlabelled].double().mean()),
         }
-
-
-def certainty(shares: Tensor) -> Tensor:
-    """1 - H / log C with the entropy H of rows of probabilities (N, C): 1 for a one-hot row, 0 for a uniform one."""
-    sure: Tensor = 1.0 - torch.special.entr(shares).sum(1) / math.log(shares.shape[1])
-    return sure.clamp(0.0, 1.0)
-
-
-def geometric_mean(first: Tensor, second: Tensor, share: float | Tensor) -> Tensor:
-    """Rows proportional to first^(1 - share) second^share, summing to 1, for rows of probabilities (N, C)."""
-    logs = (1.0 - share) * first.clamp_min(SMALLEST_SHARE).log() + share * second.clamp_min(SMALLEST_SHARE).log()
-    return logs.softmax(1)

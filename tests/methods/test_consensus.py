@@ -17,8 +17,9 @@ from semimetric.graph import class_posteriors, nearest_neighbors
 from semimetric.losses import contextual_targets, relaxed_contrastive_loss
 from semimetric.losses.contrastive import FLOOR
 from semimetric.methods import build_method
+from semimetric.methods.agreement import SMALLEST_SHARE, Agreement, certainty, geometric_mean
 from semimetric.methods.baseline import SHARPNESS
-from semimetric.methods.consensus import SMALLEST_SHARE, Agreement, Consensus, certainty, geometric_mean
+from semimetric.methods.consensus import Consensus
 from semimetric.metric import Metric
 from semimetric.pipeline.presets import training_settings
 from semimetric.training import Trainer, TrainingData, TrainingWarning

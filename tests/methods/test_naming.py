@@ -12,7 +12,7 @@ from torch import Tensor
 from semimetric.core.errors import InputError
 from semimetric.encoders import build_encoder
 from semimetric.methods import build_method
-from semimetric.methods.consensus import geometric_mean
+from semimetric.methods.agreement import geometric_mean
 from semimetric.methods.naming import KEPT, LEAST, WARM_UP, WIDTH, RunningNames
 from semimetric.metric import Metric
 from semimetric.pipeline.presets import training_settings
