@@ -228,6 +228,39 @@ def of_first(value: T) -> T:
     return own
 
 
+def of_all(value: T) -> list[T]:
+    """What each rank has, which JSON can hold."""
+    if world().size == 1:
+        return [value]
+    content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    return [json.loads(piece.numpy().tobytes()) for piece in _pieces_of_all(content)]
+
+
+def rows_of_all(rows: Tensor) -> Tensor:
+    """The rows of all ranks, of which each may have another number, on the CPU; a rank without any may lack a width."""
+    if world().size == 1:
+        return rows
+    width = max((shape[1:] for shape in of_all(list(rows.shape))), key=len)
+    content = _as_bytes(rows.cpu()) if len(rows) else torch.empty(0, dtype=torch.uint8)
+    found = torch.cat(_pieces_of_all(content))
+    return found.view(rows.dtype).reshape(-1, *width)
+
+
+def _pieces_of_all(content: Tensor) -> list[Tensor]:
+    """The bytes (n,) of each rank."""
+    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(world().size)]
+    with _collective():
+        dist.all_gather(lengths, torch.tensor([len(content)]))
+    longest = max(int(length) for length in lengths)
+    padded = torch.zeros(longest, dtype=torch.uint8)
+    padded[: len(content)] = content
+    pieces = [torch.empty_like(padded) for _ in lengths]
+    if longest:
+        with _collective():
+            dist.all_gather(pieces, padded)
+    return [piece[: int(length)] for piece, length in zip(pieces, lengths, strict=True)]
+
+
 def tensors_of_first(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The first rank's named tensors, on the CPU of the others."""
     if world().size == 1:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from semimetric.core import ranks
 from semimetric.core.sizes import bytes_from_environment
 from semimetric.data.photographs.images import Fit
 from semimetric.data.photographs.photos import PhotoReader
@@ -67,7 +68,12 @@ class PhotoTransform:
         workers: int | None = None,
         in_memory: bool = False,
     ) -> tuple[Tensor, Inputs, dict[Path, str]]:
-        """As ``read``; images that take more memory than allowed are put into a file, unless ``in_memory``."""
+        """As ``read``; images that take more memory than allowed are put into a file, unless ``in_memory``.
+
+        Of several ranks each makes the features of its part.
+        """
+        if self.network is not None and ranks.world().size > 1:
+            return self._read_together(paths, device, progress, workers)
         found = _Found(len(paths), None if in_memory else most_in_memory())
         skipped: dict[Path, str] = {}
         for start in range(0, len(paths), BLOCK):
@@ -77,6 +83,20 @@ class PhotoTransform:
                 if progress is not None:
                     progress(len(found.rows) + len(skipped), len(paths))
         return *found.in_order(), skipped
+
+    def _read_together(
+        self,
+        paths: Sequence[Path],
+        device: torch.device | str,
+        progress: Callable[[int, int], None] | None,
+        workers: int | None,
+    ) -> tuple[Tensor, Tensor, dict[Path, str]]:
+        part = ranks.part_of(len(paths))
+        with ranks.alone():
+            rows, inputs, left_out = self.read(paths[part], device, progress, workers)
+        reasons = ranks.of_all({str(path): reason for path, reason in left_out.items()})
+        skipped = {Path(path): reason for some in reasons for path, reason in some.items()}
+        return ranks.rows_of_all(rows + part.start), ranks.rows_of_all(inputs), skipped
 
     def _read_block(
         self, paths: list[Path], device: torch.device | str, skipped: dict[Path, str], workers: int | None

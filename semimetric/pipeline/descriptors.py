@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from semimetric.core import ranks
 from semimetric.core.errors import InputError, RunError
 from semimetric.core.files import read_tensors, sha256_of, write_tensors
 from semimetric.data import Dataset, Examples, Photographs
@@ -60,7 +61,7 @@ def described_photographs(
         origin["photographs"] = {
             name: _digest_of_files(photographs, part) for name, part in photographs.parts().items()
         }
-        if cache.exists():
+        if all(ranks.of_all(cache.exists())):
             return _assembled(photographs, *_cached(cache, origin))
     transform = photo_transform(network, seed)
     found: dict[str, Tensor] = {}

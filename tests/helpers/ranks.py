@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from semimetric.core import ranks
 from semimetric.core.errors import SemimetricError
+from semimetric.encoders.photographs import PhotoTransform
 from semimetric.evaluation import evaluate
 from semimetric.graph import nearest_neighbors
 from semimetric.methods import build_method
@@ -86,9 +87,25 @@ def all_of_it(folder: Path, name: str) -> None:
     rows = ranks.in_parts(lambda part: inputs[part].flatten(1).double(), len(inputs))
     assert torch.equal(nearest_neighbors(rows, 5), nearest_neighbors_alone(rows, 5))
     check_draws()
+    check_described(folder / "photos")
     with ranks.alone():
         alone = evaluate(rows, classes)
     assert evaluate(rows, classes) == alone
+
+
+def check_described(folder: Path) -> None:
+    """Features of photographs, of which the first and another cannot be decoded, are those of one process."""
+    os.environ["SEMIMETRIC_CACHE"] = "off"
+    paths = [folder / f"{number}.png" for number in range(7)]
+    torch.manual_seed(0)
+    transform = PhotoTransform(8, network=nn.Sequential(nn.Flatten(), nn.Linear(192, 4)), name="linear")
+    rows, inputs, skipped = transform.read_all(paths, "cpu")
+    with ranks.alone():
+        all_rows, all_inputs, all_skipped = transform.read(paths, "cpu")
+    assert torch.equal(rows, all_rows)
+    assert rows.tolist() == [1, 2, 4, 5, 6]
+    torch.testing.assert_close(inputs, all_inputs)
+    assert skipped == all_skipped
 
 
 def check_draws() -> None:

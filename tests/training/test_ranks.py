@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.own_photos import COLOURS, write_photo
 from helpers.ranks import METHODS, all_of_it, start, train
 from torch import Tensor
 
@@ -17,9 +18,16 @@ from semimetric.training import Run
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runs of one process and of two, which were started together with it, and what the two printed."""
     folder = tmp_path_factory.mktemp("ranks")
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("SEMIMETRIC_CACHE", "off")
+    for number in range(7):
+        write_photo(folder / "photos" / f"{number}.png", COLOURS["red"], number)
+    for number in (0, 3):
+        (folder / "photos" / f"{number}.png").write_text("no photograph")
     before = torch.are_deterministic_algorithms_enabled()
     all_of_it(folder, "one")
     torch.use_deterministic_algorithms(before)
+    monkeypatch.undo()
     first, second = start(folder)
     out, err = first.communicate(timeout=120)
     assert first.returncode == 0, err + second.communicate()[1]
