@@ -21,11 +21,12 @@ import torch
 from jobs import machine, write_result
 from torch import Tensor
 
+from semimetric.encoders import encode
 from semimetric.evaluation import evaluate
 from semimetric.methods import build_method
 from semimetric.metric import Metric
 from semimetric.pipeline.data import benchmark_data, load_examples
-from semimetric.pipeline.fit import build_trainer, encode, prepare
+from semimetric.pipeline.fit import build_trainer, prepare
 from semimetric.pipeline.resolve import resolve_benchmark
 from semimetric.training import Silent
 

@@ -19,8 +19,8 @@ from semimetric.serve.pictures import Pictures, jpeg_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TILE = 56
-"""Pixels of the side of a small picture."""
+TILES = {700: 112, 20_000: 56}
+"""Pixels of the side of a small picture, by the largest number of them; more have 40."""
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
@@ -31,14 +31,24 @@ def text(value: object) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
-    """A table of texts; numbers are aligned by the style sheet."""
-    head = "".join(f'<th scope="col">{text(name)}</th>' for name in headings)
+    """A table of texts; columns of numbers are aligned to the right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    columns = [[row[place] for row in cells if place < len(row)] for place in range(len(headings))]
+    marks = ["", *(' class="number"' if _are_numbers(column) else "" for column in columns[1:])]
+    head = "".join(f'<th scope="col"{mark}>{text(name)}</th>' for name, mark in zip(headings, marks, strict=True))
     lines = "".join(
-        f'<tr><th scope="row">{text(first)}</th>' + "".join(f"<td>{text(cell)}</td>" for cell in rest) + "</tr>"
-        for first, *rest in rows
+        f'<tr><th scope="row">{text(first)}</th>'
+        + "".join(f"<td{mark}>{text(cell)}</td>" for cell, mark in zip(rest, marks[1:], strict=False))
+        + "</tr>"
+        for first, *rest in cells
     )
     about = f"<caption>{text(caption)}</caption>" if caption else ""
     return f'<div class="wide"><table>{about}<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
+
+
+def _are_numbers(cells: Iterable[str]) -> bool:
+    """Whether all texts of a column are numbers, shares in per cent, or empty."""
+    return all(re.fullmatch(r"|-?[\d,.]+( %)?", cell) for cell in cells)
 
 
 def section(name: str, title: str, *parts: str) -> str:
@@ -71,8 +81,8 @@ def inlined(figure: Figure, description: str) -> str:
 class Sheet:
     """Small pictures of some examples in one image; ``tile`` is the HTML of one of them."""
 
-    def __init__(self, pictures: Pictures, names: Sequence[str], side: int = TILE) -> None:
-        self._pictures, self._names, self._side = pictures, names, side
+    def __init__(self, pictures: Pictures, names: Sequence[str]) -> None:
+        self._pictures, self._names = pictures, names
         self._places: dict[int, int] = {}
 
     def place(self, row: int) -> int:
@@ -88,24 +98,25 @@ class Sheet:
             values = self._pictures.values(row)[:4]
             lines = "<br>".join(f"{text(column)} {number:.4g}" for column, number in values) or name
             shown = f'<span class="values">{lines}</span>'
-        about = f"<small>{text(caption)}</small>" if caption else ""
+        about = f"<small>{text(caption).replace('_', '_<wbr>')}</small>" if caption else ""
         return f'<span class="example {kind}" title="{name}">{shown}{about}</span>'
 
     def as_dict(self) -> dict[str, Any]:
         """The sheet for the script: a data URL, the side of a tile and the tiles in a row."""
         from PIL import Image
 
+        side = next((side for most, side in TILES.items() if len(self._places) <= most), 40)
         if not self._places or not self._pictures.has_images:
-            return {"url": "", "side": self._side, "across": 1}
+            return {"url": "", "side": side, "across": 1}
         across = math.ceil(math.sqrt(len(self._places)))
         down = math.ceil(len(self._places) / across)
-        sheet = Image.new("RGB", (across * self._side, down * self._side), (128, 128, 128))
+        sheet = Image.new("RGB", (across * side, down * side), (128, 128, 128))
         for row, place in self._places.items():
-            tile = self._pictures.tile(row, self._side)
+            tile = self._pictures.tile(row, side)
             if tile is not None:
-                sheet.paste(tile, (place % across * self._side, place // across * self._side))
+                sheet.paste(tile, (place % across * side, place // across * side))
         encoded = base64.b64encode(jpeg_of(sheet, 80)).decode()
-        return {"url": f"data:image/jpeg;base64,{encoded}", "side": self._side, "across": across}
+        return {"url": f"data:image/jpeg;base64,{encoded}", "side": side, "across": across}
 
 
 def document(title: str, sections: Mapping[str, str], body: Sequence[str], data: Mapping[str, Any]) -> str:

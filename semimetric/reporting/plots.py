@@ -30,6 +30,9 @@ MOST_CLASSES = 20
 QUIET = ("epoch", "best", "seconds", "partition")
 """Values of the log that are no curves."""
 
+FIRST = ("training_loss", "selection_nmi", "selection_recall@1", "held_back_accuracy")
+"""The first curves."""
+
 
 def plot_curves(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     """Everything that one or several runs logged per epoch: shares in per cent, losses, spread.
@@ -39,7 +42,8 @@ def plot_curves(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     histories : mapping of str to sequence of dict
         The lines of ``metrics.jsonl`` by the name of the run.
     """
-    names = dict.fromkeys(name for lines in histories.values() for line in lines for name in line if name not in QUIET)
+    logged = (name for lines in histories.values() for line in lines for name in line if name not in QUIET)
+    names = sorted(dict.fromkeys(logged), key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
     panels = []
     for name in names:
         curves = [_logged(title, lines, name) for title, lines in histories.items()]
@@ -48,7 +52,12 @@ def plot_curves(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
             panels.append((name.replace("_", " ").capitalize(), kept))
     if not panels:
         raise InputError("the runs have logged nothing that could be drawn. Train for at least one epoch.")
-    return curves_figure(panels[:9], "Epoch")
+    figure = curves_figure(panels[:9], "Epoch")
+    for axes, (_, drawn) in zip(figure.axes, panels, strict=False):
+        values = {value for curve in drawn for value in curve.y}
+        if len(values) == 1 and 0 <= min(values) <= 1:  # a share that does not change
+            axes.set_ylim(-0.05, 1.05)
+    return figure
 
 
 AFTER = (

@@ -154,6 +154,8 @@ def _map_section(report: Report) -> str:
     }
     if not report.facts.classes:
         options = {"labelled": "labelled or not"}
+    elif not bool((report.facts.known[report.map.rows] >= 0).all()):
+        options = {"predicted": options["predicted"]} | options  # most have no class that is known
     choices = "".join(f'<option value="{name}">{shown}</option>' for name, shown in options.items())
     missing = paragraph(report.facts.named_only(report.facts.pictures.missing)) if report.facts.pictures.missing else ""
     return (

@@ -5,15 +5,14 @@
   const root = document.documentElement;
   const hover = document.getElementById("hover");
 
-  function showTile(element, place, scale) {
-    const { url, side, across } = data.sheet;
+  function showTile(element, place, step) {
+    const { url, across } = data.sheet;
     if (!url) return;
-    const step = side * scale;
     element.style.backgroundImage = `url("${url}")`;
     element.style.backgroundSize = `${across * step}px auto`;
     element.style.backgroundPosition = `${-(place % across) * step}px ${-Math.floor(place / across) * step}px`;
   }
-  for (const tile of document.querySelectorAll("[data-tile]")) showTile(tile, Number(tile.dataset.tile), 1);
+  for (const tile of document.querySelectorAll("[data-tile]")) showTile(tile, Number(tile.dataset.tile), 72);
 
   const dark = () => (root.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
   document.getElementById("theme").addEventListener("click", () => {
@@ -102,7 +101,7 @@
       button.type = "button";
       button.setAttribute("aria-pressed", "true");
       swatch.dataset.group = String(group);
-      label.textContent = name;
+      label.textContent = name.replaceAll("_", "_\u200b");
       number.textContent = groups.of.filter((of) => of === group).length.toLocaleString("en");
       button.append(swatch, label, number);
       button.addEventListener("click", () => {
@@ -136,7 +135,7 @@
     if (data.sheet.url) {
       const tile = document.createElement("span");
       tile.className = "tile";
-      showTile(tile, map.tiles[index], 2);
+      showTile(tile, map.tiles[index], 144);
       parts.unshift(tile);
     }
     for (const [column, value] of map.values[index] ?? []) parts.push(line(`${column}: ${value}`));
