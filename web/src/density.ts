@@ -5,7 +5,7 @@ import { contours } from "d3-contour";
 const SIDE = 128; // cells of the grid along each axis
 const REACH = 1.1; // points lie between -1 and 1
 const LEVELS = [0.06, 0.15, 0.3, 0.5, 0.75]; // shares of the largest density
-const VALLEY = 0.7; // two peaks are one cluster if the way between them is nowhere lower than this share of the lower one
+const VALLEY = 0.8; // two peaks are one cluster if the way between them is nowhere lower than this share of the lower one
 const SMALLEST = 0.005; // share of all points in a cluster that is named, at least
 
 export type Line = [number, number][];

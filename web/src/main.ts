@@ -179,14 +179,16 @@ class Page {
     return tile;
   }
 
-  // One of the examples in each part of the map, so that small pictures do not cover each other.
+  // The example nearest to the middle of each part of the map, so that small pictures hardly cover each other.
   private spread(rows: number[]): number[] {
-    const parts = new Map<number, number>();
+    const parts = new Map<number, [number, number]>();
     for (const row of rows) {
-      const part = Math.floor((this.data.x[row]! + 1) * 6) * 100 + Math.floor((this.data.y[row]! + 1) * 6);
-      if (!parts.has(part)) parts.set(part, row);
+      const [right, up] = [(this.data.x[row]! + 1) * 6, (this.data.y[row]! + 1) * 6];
+      const part = Math.floor(right) * 100 + Math.floor(up);
+      const apart = Math.hypot(right - Math.floor(right) - 0.5, up - Math.floor(up) - 0.5);
+      if (apart < (parts.get(part)?.[1] ?? 1)) parts.set(part, [row, apart]);
     }
-    return [...parts.values()];
+    return [...parts.values()].map(([row]) => row);
   }
 
   private async hover(row: number | null): Promise<void> {

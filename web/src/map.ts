@@ -7,7 +7,7 @@ import type { Line } from "./density";
 import { drawMarks, NO_MARKS, stroke } from "./marks";
 import type { Marks } from "./marks";
 import { isSoftware, Painter } from "./painter";
-import type { Affine } from "./painter";
+import type { Affine, Scene } from "./painter";
 
 const MANY = 20000; // points that WebGL draws as opaque squares from here on, which is several times faster
 const ACCENT = "#FFB000";
@@ -41,8 +41,7 @@ export class PointMap {
   ) {
     this.baseSize = count > 50000 ? 2 : count > 5000 ? 4 : 7;
     const box = canvas.getBoundingClientRect();
-    this.painter = isSoftware() && !new URLSearchParams(location.search).has("webgl") ? new Painter() : null;
-    if (this.painter) canvas.getContext("2d", { willReadFrequently: true }); // keeps it away from WebGL
+    this.painter = isSoftware() && !new URLSearchParams(location.search).has("webgl") ? new Painter(canvas) : null;
     this.plot = createScatterplot({
       canvas,
       width: box.width,
@@ -63,7 +62,7 @@ export class PointMap {
     this.plot.subscribe("pointOut", () => this.listen.over(null));
     this.plot.subscribe("lassoExtend", ({ coordinates }) => (this.around = coordinates as unknown as Line));
     this.plot.subscribe("lassoEnd", () => (this.around = []));
-    this.plot.subscribe("drawing", () => this.drawOver());
+    if (!this.painter) this.plot.subscribe("drawing", () => this.drawOver(canvas.getContext("2d")!));
     new ResizeObserver(() => {
       const size = canvas.parentElement!.getBoundingClientRect();
       if (size.width > 0) this.plot.set({ width: size.width, height: size.height });
@@ -74,14 +73,14 @@ export class PointMap {
   private paintingRenderer(painter: Painter): ReturnType<typeof createRenderer> {
     const small = document.createElement("canvas");
     small.width = small.height = 1;
-    const paint = (_: unknown, target: HTMLCanvasElement): void =>
-      painter.paint(target, {
-        to: this.toPixels().map((value) => value * devicePixelRatio) as Affine,
-        size: Math.max(1, Math.round(this.pointSize() * devicePixelRatio)),
-        selected: this.plot.get("selectedPoints"),
-        hovered: this.plot.get("hoveredPoint"),
-        accent: ACCENT,
-      });
+    const scene = (): Scene => ({
+      to: this.toPixels().map((value) => value * devicePixelRatio) as Affine,
+      size: Math.max(1, Math.round(this.pointSize() * devicePixelRatio)),
+      selected: this.plot.get("selectedPoints"),
+      hovered: this.plot.get("hoveredPoint"),
+      accent: ACCENT,
+    });
+    const paint = (_: unknown, target: HTMLCanvasElement): void => painter.paint(target, scene(), (context) => this.drawOver(context));
     return Object.create(createRenderer({ canvas: small }), { render: { value: paint } }) as ReturnType<typeof createRenderer>;
   }
 
@@ -142,9 +141,7 @@ export class PointMap {
     this.plot.redraw();
   }
 
-  private drawOver(): void {
-    const context = this.canvas.getContext("2d");
-    if (!context) return;
+  private drawOver(context: CanvasRenderingContext2D): void {
     context.save();
     context.scale(devicePixelRatio, devicePixelRatio);
     drawMarks(context, this.marks, this.toPixels());

@@ -39,6 +39,8 @@ function stamp(size: number): [number, number][] {
   return found;
 }
 
+// The browser gets one finished opaque picture for each frame: whatever it draws or blends itself on the visible canvas
+// goes through WebGL in software.
 export class Painter {
   private x: Float32Array = new Float32Array(0);
   private y: Float32Array = new Float32Array(0);
@@ -47,6 +49,12 @@ export class Painter {
   private shown: Uint8Array | null = null;
   private image = new ImageData(1, 1);
   private pixels = new Uint32Array(1);
+  private readonly stage = document.createElement("canvas").getContext("2d", { willReadFrequently: true })!; // in memory
+
+  // The canvas on which the pictures will appear; nobody may have drawn on it before.
+  constructor(canvas: HTMLCanvasElement) {
+    canvas.getContext("2d", { alpha: false });
+  }
 
   set(data: Columns, codes: Uint16Array, colours: string[]): void {
     this.x = data.x;
@@ -60,10 +68,12 @@ export class Painter {
     rows?.forEach((row) => (this.shown![row] = 1));
   }
 
-  paint(canvas: HTMLCanvasElement, scene: Scene): void {
+  // Paint the points, and over them what `over` draws.
+  paint(canvas: HTMLCanvasElement, scene: Scene, over: (context: CanvasRenderingContext2D) => void): void {
     const context = canvas.getContext("2d");
     if (!context || !canvas.width || !canvas.height) return;
     if (this.image.width !== canvas.width || this.image.height !== canvas.height) {
+      [this.stage.canvas.width, this.stage.canvas.height] = [canvas.width, canvas.height];
       this.image = context.createImageData(canvas.width, canvas.height);
       this.pixels = new Uint32Array(this.image.data.buffer);
     }
@@ -72,7 +82,9 @@ export class Painter {
     const marked = scene.hovered >= 0 ? [...scene.selected, scene.hovered] : scene.selected;
     if (marked.length < 1000) this.points(scene, marked, scene.size + 5, pixel(back()));
     this.points(scene, marked, scene.size + 2, pixel(scene.accent));
-    context.putImageData(this.image, 0, 0);
+    this.stage.putImageData(this.image, 0, 0);
+    over(this.stage);
+    context.putImageData(this.stage.getImageData(0, 0, canvas.width, canvas.height), 0, 0);
   }
 
   // Points of all shown rows, or of some, in the colour of their code, or in one.
