@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from math import dist
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from helpers.command import semimetric
@@ -234,6 +236,12 @@ def check_accessible(page: Any) -> None:
 
 def test_nothing_serious_keeps_people_out(served: Served, open_page: Opener) -> None:
     check_accessible(open_page(served.url))
+
+
+def test_other_users_of_the_machine_do_not_get_in(served: Served) -> None:
+    for address in ("", "api/run", "static/page.js", "?token=wrong"):
+        with pytest.raises(HTTPError, match="403"):
+            urlopen(served.url.partition("?")[0] + address)
 
 
 def test_ctrl_c_ends_the_server_although_a_browser_listens(served: Served, open_page: Opener, browser: Any) -> None:

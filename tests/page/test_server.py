@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
+import json
 import re
 import statistics
 import time
@@ -21,7 +23,7 @@ pytest.importorskip("httpx2", reason="needs the package httpx2")
 from starlette.testclient import TestClient
 
 from semimetric.serve.page.desk import Desk
-from semimetric.serve.page.server import LARGEST_UPLOAD, build_app
+from semimetric.serve.page.server import LARGEST_UPLOAD, Page, build_app
 
 ROOT = Path(__file__).parent.parent.parent
 HERE = "http://127.0.0.1"
@@ -220,3 +222,27 @@ def test_requests_that_are_no_rows_are_refused_in_words(page: TestClient) -> Non
 def test_a_browser_keeps_no_picture_for_the_next_run_on_this_port(page: TestClient) -> None:
     for size in ("small", "large"):
         assert page.get(f"/api/{size}/0").headers["cache-control"] == "no-store"
+
+
+def test_whatever_goes_wrong_while_learning_is_told_and_the_page_goes_on(place: Path, tmp_path: Path) -> None:
+    page = Page(Desk(place / "run"))
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    page.listeners.add(heard)
+    (tmp_path / "out").write_text("no folder")
+
+    async def learn_and_be_killed() -> None:
+        await page.learn(tmp_path / "out")
+        task = asyncio.create_task(page.learn(tmp_path / "again"))
+        while page.process is None:
+            await asyncio.sleep(0.01)
+        page.process.kill()
+        await task
+
+    before = page.desk
+    asyncio.run(learn_and_be_killed())
+    told = [json.loads(heard.get_nowait().partition("data: ")[2])["why"] for _ in range(heard.qsize())]
+    assert "out" in told[0]
+    assert told[1].startswith("the process that learned was ended with code -9")
+    assert page.desk is before
+    assert page.process is None
+    before.book.close()
