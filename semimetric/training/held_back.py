@@ -80,3 +80,13 @@ def _draw_rows(labels: Tensor, suggested: Tensor, share: float, generator: torch
         count = min(round(share * len(rows)), int(own.sum()) - 1)
         drawn.append(rows[torch.randperm(len(rows), generator=generator)[:count]])
     return torch.cat(drawn).sort().values
+
+
+def why_none_is_held_back(share: float, suggested: Tensor | None) -> str:
+    """A sentence for a training that was to hold labels out and could not."""
+    others = suggested is not None and bool(suggested.any())
+    return (
+        "Pseudo-label accuracy cannot be estimated: no labels could be held out. This needs at least 2 epochs and a "
+        f"class with at least {fewest_labels(share)} labels"
+        f"{' that were not suggested: label some at random' if others else ''}."
+    )

@@ -31,7 +31,7 @@ from semimetric.methods import LearnsMetric, Method, PredictsClasses
 from semimetric.training.average import RunningAverage
 from semimetric.training.checkpoint import load_trained, restore_checkpoint, trained_tensors, write_checkpoint
 from semimetric.training.data import TrainingData, check_trainable, data_for
-from semimetric.training.held_back import fewest_labels, hold_back
+from semimetric.training.held_back import hold_back, why_none_is_held_back
 from semimetric.training.optimizer import build_optimizer, learning_rate, set_learning_rate
 from semimetric.training.progress import Progress, Silent
 from semimetric.training.result import Best, TrainingResult
@@ -102,6 +102,7 @@ class Trainer:
         averaged = settings.average > 0 and settings.lr > 0
         self.average = RunningAverage([self.encoder], settings.average, [self.method]) if averaged else None
         self.step = self._build_step()
+        self._probed = torch.cat([self.data.labelled, self.data.unlabelled])[:PROBE_SIZE]
         self.held_back = hold_back(method, settings, self.data, self.generator)
         check_selectable(settings.selection, data.labels[self.learned_rows().cpu()], data.validation_inputs is not None)
         sizes = (settings.partition_size, settings.epochs_per_partition)
@@ -118,6 +119,7 @@ class Trainer:
         self.guards: list[str] = []
         self.trust: dict[str, Any] | None = None
         self.mined_from: Tensor | None = None
+        self._known: Tensor | None = None
         self._mined: Any = None
         self.run = ranks.on_first(run) if callable(run) else run
 
@@ -162,6 +164,7 @@ class Trainer:
     def _begin(self) -> None:
         if ranks.of_first(self.run is not None and self.run.has("checkpoint.safetensors")):
             restore_checkpoint(self, self.run)
+            self._known = None
             self.progress.begin(self.settings.epochs, self.epoch)
             return
         if self.run is not None and self.run.has("metrics.jsonl"):
@@ -169,12 +172,7 @@ class Trainer:
         if self.average:
             self.average.begin()
         if self.settings.hold_back and self.held_back is None and self.settings.epochs:
-            others = self.data.suggested is not None and bool(self.data.suggested.any())
-            self.progress.warn(
-                "Pseudo-label accuracy cannot be estimated: no labels could be held out. This needs at least 2 epochs "
-                f"and a class with at least {fewest_labels(self.settings.hold_back)} labels"
-                f"{' that were not suggested: label some at random' if others else ''}."
-            )
+            self.progress.warn(why_none_is_held_back(self.settings.hold_back, self.data.suggested))
         self.progress.begin(self.settings.epochs, 0)
         self._finish_epoch({"epoch": 0}, time.perf_counter())
 
@@ -185,7 +183,7 @@ class Trainer:
         rows = self._working_set(epoch)
         self.method.on_epoch_begin(epoch)
         labels = self.held_back.labels(epoch) if self.held_back else self.data.labels
-        features = self._features(some_of(self.data.inputs, rows))
+        features = self._features_now(rows)
         constraints = agreed_constraints(self._constraints(epoch, features, labels[rows]))
         record: dict[str, Any] = {"epoch": epoch} | self.method.statistics(self.metric, features, constraints)
         record |= self._judge(epoch, rows, features, constraints)
@@ -285,9 +283,17 @@ class Trainer:
 
     def _spread(self) -> Spread:
         """Spread of the embedding of some examples, at the scale of an orthonormal metric."""
-        rows = torch.cat([self.data.labelled, self.data.unlabelled])[:PROBE_SIZE]
+        self._known = self._features(some_of(self.data.inputs, self._probed))
         scale = self.metric.factor.square().sum() / self.metric.factor.shape[1]
-        return measure_spread(self._embed(rows) / scale.sqrt())
+        return measure_spread(self.metric.transform(self._known) / scale.sqrt())
+
+    def _features_now(self, rows: Tensor) -> Tensor:
+        """Features of a working set; if the spread was measured on all examples, those that it was measured on."""
+        if len(self._probed) < len(self.data.inputs):
+            return self._features(some_of(self.data.inputs, rows))
+        known = self._features(some_of(self.data.inputs, self._probed)) if self._known is None else self._known
+        self._known = None  # the encoder is about to change
+        return known[self._probed.argsort()[rows]]
 
     def _watch(self, spread: Spread, score: Score, active: float | None) -> None:
         """Warn once if training goes wrong; training stops if all embeddings are the same."""
