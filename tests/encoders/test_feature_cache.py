@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -220,3 +223,40 @@ def test_an_interrupted_description_continues(folder: Path, monkeypatch: pytest.
     network.seen = 5  # not killed again
     transform.read(paths, "cpu")
     assert network.seen == 7
+
+
+KILLED_AT_HALF = """
+import os, signal, sys
+from pathlib import Path
+import torch
+from torch import nn
+from semimetric.encoders import photographs
+
+paths = sorted(Path(sys.argv[1]).iterdir())
+torch.manual_seed(0)
+network = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
+seen = [0]
+
+def look(_, images):
+    if seen[0] * 2 >= len(paths):
+        os.kill(os.getpid(), signal.SIGKILL)
+    seen[0] += len(images[0])
+
+network.register_forward_pre_hook(look)
+photographs.BATCH = 2
+photographs.PhotoTransform(8, network=network).read(paths, "cpu")
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such signal")
+def test_killed_at_half_less_than_55_per_cent_of_the_work_is_left(folder: Path) -> None:
+    for number in range(6, 40):
+        write_photo(folder / f"{number}.png", COLOUR, number, (10, 9))
+    done = subprocess.run([sys.executable, "-c", KILLED_AT_HALF, str(folder)], check=False, timeout=200)
+    assert done.returncode == -signal.SIGKILL
+    torch.manual_seed(0)
+    network, seen = nn.Sequential(nn.Flatten(), nn.Linear(192, 4)), []
+    network.register_forward_pre_hook(lambda _, images: seen.append(len(images[0])))
+    rows, _, _ = PhotoTransform(8, network=network).read(sorted(folder.iterdir()), "cpu")
+    assert len(rows) == 40
+    assert 0 < sum(seen) <= 0.55 * 40
