@@ -131,12 +131,13 @@ def _nearest_centres(rows: Tensor, centres: Tensor, count: int) -> Tensor:
 def _search(lists: _Lists, asked: Tensor, k: int, probes: int) -> Found:
     """Neighbours of the rows at the places ``asked`` (Q,) among the members of their nearest lists, as places."""
     probed = _nearest_centres(lists.rows[asked], lists.centres, probes)
-    in_turn, order = probed.flatten().sort(stable=True)
-    bounds = torch.searchsorted(in_turn, torch.arange(len(lists.starts), device=asked.device)).tolist()
     best = _Best(asked, k + SPARE, lists)
-    for number, (start, stop) in enumerate(pairwise(bounds)):
-        for queries in (order[start:stop] // probes).split(QUERIES):
-            best.compare(queries, number)
+    for ranks in (probed[:, :1], probed[:, 1:]):  # what the nearest list has rules out most members of the others
+        in_turn, order = ranks.flatten().sort(stable=True)
+        bounds = torch.searchsorted(in_turn, torch.arange(len(lists.starts), device=asked.device)).tolist()
+        for number, (start, stop) in enumerate(pairwise(bounds)):
+            for queries in (order[start:stop] // ranks.shape[1]).split(QUERIES):
+                best.compare(queries, number)
     found = best.sorted(k)
     lonely = found.distances[:, -1].isinf().nonzero().flatten()
     if len(lonely):
@@ -161,6 +162,9 @@ class _Best:
         start, stop = self._lists.starts[number : number + 2]
         asked, members = self._lists.rows[self._asked[queries]], self._lists.rows[start:stop]
         rough = torch.addmm(self._lists.squares[start:stop], asked, members.T, alpha=-2.0)
+        if not rough.is_cuda and rough.shape[1]:  # on a GPU, reading back which queries gain takes longer than topk
+            gains = (rough.amin(1) < self._values[queries].amax(1)).nonzero().flatten()
+            queries, rough = queries[gains], rough[gains]
         both = torch.cat([self._values[queries], rough], dim=1)
         values, columns = both.topk(self._values.shape[1], dim=1, largest=False, sorted=False)
         fresh = columns - self._values.shape[1]
