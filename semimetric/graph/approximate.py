@@ -132,11 +132,11 @@ def _search(lists: _Lists, asked: Tensor, k: int, probes: int) -> Found:
     """Neighbours of the rows at the places ``asked`` (Q,) among the members of their nearest lists, as places."""
     probed = _nearest_centres(lists.rows[asked], lists.centres, probes)
     best = _Best(asked, k + SPARE, lists)
-    for ranks in (probed[:, :1], probed[:, 1:]):  # what the nearest list has rules out most members of the others
-        in_turn, order = ranks.flatten().sort(stable=True)
+    for chosen in (probed[:, :1], probed[:, 1:]):  # what the nearest list has rules out most members of the others
+        in_turn, order = chosen.flatten().sort(stable=True)
         bounds = torch.searchsorted(in_turn, torch.arange(len(lists.starts), device=asked.device)).tolist()
         for number, (start, stop) in enumerate(pairwise(bounds)):
-            for queries in (order[start:stop] // ranks.shape[1]).split(QUERIES):
+            for queries in (order[start:stop] // chosen.shape[1]).split(QUERIES):
                 best.compare(queries, number)
     found = best.sorted(k)
     lonely = found.distances[:, -1].isinf().nonzero().flatten()

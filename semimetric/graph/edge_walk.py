@@ -12,6 +12,7 @@ for modes with (I - gamma Q) V = U + D. Sums over edges are float64.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from semimetric.graph.edges import group_by_node
-from semimetric.graph.walk import CACHED_COLUMNS, Walk, solve_walk, walk_lists, walk_product
+from semimetric.graph.walk import CACHED_COLUMNS, Walk, solve_walk, walk_lists, walk_product, walk_sums
 
 EDGE_TOLERANCE = 2e-6  # bound on the error of an entry
 MODES = 128  # slow modes of the walk that are removed: as many clusters of the graph cost no extra terms
@@ -116,27 +117,31 @@ class EdgeWalk:
     def _series(self, places: _Places, width: int) -> tuple[Tensor, Tensor, float]:
         """Entries on the edges by the deflated series, and the bound on their error.
 
-        The first term e_j has no entry on an edge. The second is gamma / k for every edge to j.
+        The first term e_j has no entry on an edge. The second is gamma / k for every edge to j. Within a cycle the
+        terms are ``scale`` times ``sums``, which saves a product with gamma / k for each.
         """
-        slow = self._slow
-        term = slow.images.new_zeros(len(self._neighbors), width)
-        term[places.source, places.column] = self._walk.factor
-        shares = term.new_zeros(slow.images.shape[1], width, dtype=torch.float64)
+        slow, factor = self._slow, self._walk.factor
+        sums = slow.images.new_zeros(len(self._neighbors), width)
+        sums[places.source, places.column] = 1.0
+        shares = sums.new_zeros(slow.images.shape[1], width, dtype=torch.float64)
         forward, backward = shares.new_zeros(len(places.source)), shares.new_zeros(places.near.shape)
-        rounding = 0.0
+        scale, rounding, terms = factor, 0.0, CYCLE_TERMS
         for _ in range(CYCLES):
-            along = slow.images.T @ term
+            along = slow.images.T @ sums * scale
             shares += along
-            term = torch.addmm(term, slow.images, along, alpha=-1.0)
+            sums = torch.addmm(sums, slow.images, along, beta=scale, alpha=-1.0)
+            before, scale = _largest(sums), 1.0
             rounding += self._projection_rounding(along)
-            rounding += CYCLE_TERMS * (self._neighbors.shape[1] + 1) * UNIT * _largest(term)
-            for _ in range(CYCLE_TERMS):
-                onward, inward = places.read(term)
-                forward, backward = forward + onward, backward + inward
-                term = walk_product(self._walk, term)
-            bound = _largest(term) + rounding + slow.defect * _largest_row(shares.T)
+            rounding += (terms + 1) * (self._neighbors.shape[1] + 1) * UNIT * before
+            for _ in range(terms):
+                onward, inward = places.read(sums)
+                forward, backward = forward + scale * onward, backward + scale * inward
+                sums, scale = walk_sums(self._walk, sums), scale * factor
+            after = scale * _largest(sums)
+            bound = after + rounding + slow.defect * _largest_row(shares.T)
             if bound <= self._tolerance or rounding > self._tolerance:
                 break
+            terms = _terms_left(before, after, terms, (self._tolerance - rounding) / 2)
         onward, inward = places.read_product(slow.modes, shares)
         return (1 - self._gamma) * (forward + onward), (1 - self._gamma) * (backward + inward), bound
 
@@ -187,6 +192,13 @@ def _single_precision() -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _terms_left(before: float, after: float, terms: int, goal: float) -> int:
+    """Terms of the next cycle, if they go on to shrink as in the last one: as many as the goal takes, at most 8."""
+    shrinks = math.log(max(before, 1e-30) / max(after, 1e-30)) / terms
+    wanted = math.log(max(after, 1e-30) / max(goal, 1e-30)) / shrinks if shrinks > 0 else CYCLE_TERMS
+    return min(CYCLE_TERMS, max(2, math.ceil(wanted)))
 
 
 def _largest(values: Tensor) -> float:

@@ -75,8 +75,13 @@ def solve_walk(
 
 def walk_product(walk: Walk, values: Tensor) -> Tensor:
     """Factor x Q ``values``, or factor x Q^T ``values``, for ``values`` (N, b), summed in a fixed order."""
+    return walk_sums(walk, values).mul_(walk.factor)
+
+
+def walk_sums(walk: Walk, values: Tensor) -> Tensor:
+    """The sums of a product before the factor: over the neighbours of each node."""
     sums: Tensor = torch.nn.functional.embedding_bag(walk.nodes, values, walk.starts, mode="sum")
-    return sums.mul_(walk.factor)
+    return sums
 
 
 @contextmanager

@@ -48,8 +48,8 @@ def test_more_cliques_than_modes_are_solved(monkeypatch: pytest.MonkeyPatch) -> 
 def test_slow_modes_save_terms_on_clusters(make_clusters, monkeypatch: pytest.MonkeyPatch) -> None:
     neighbors = nearest_neighbors(make_clusters(0, 600, 16, 20, 0.2)[0], 8)
     walk, products = EdgeWalk(neighbors, 0.99), []
-    original = edge_walk.walk_product
-    monkeypatch.setattr(edge_walk, "walk_product", lambda *given: products.append(1) or original(*given))
+    original = edge_walk.walk_sums
+    monkeypatch.setattr(edge_walk, "walk_sums", lambda *given: products.append(1) or original(*given))
     walk.columns(0, 48)
     assert len(products) <= 4 * edge_walk.CYCLE_TERMS  # the power series alone takes 1,300 terms
 
