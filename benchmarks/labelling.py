@@ -1,6 +1,7 @@
 """A labelling session on the page: labels that it suggests, beside as many random ones. Accuracy on new examples.
 
-    python benchmarks/labelling.py --sets mnist birds --data-dir DATA --out benchmarks/results/labelling.json
+    python benchmarks/labelling.py --sets mnist --data-dir DATA --out benchmarks/results/labelling_mnist.json
+    python benchmarks/labelling.py --draw benchmarks/results/labelling_*.json --figure docs/labelling
 
 ``mnist`` is 500 training images as rows of pixels, and 1,000 test images are new. ``birds`` is 40 photographs of each
 of 15 species of CUB-200 on which no setting was chosen; a third of them is new. One example of each class, drawn at
@@ -44,7 +45,7 @@ from semimetric.serve.evaluate import evaluate_examples
 
 WAYS = ("suggested", "random")
 IMAGES, NEW_IMAGES, PHOTOGRAPHS = 500, 1000, 40
-TITLES = {"mnist": "MNIST, 500 images", "birds": "15 bird species"}
+TITLES = {"mnist": "MNIST", "birds": "15 bird species"}
 
 
 class Material(NamedTuple):
@@ -232,7 +233,7 @@ def draw(outcomes: list[dict[str, Any]], names: list[str], file: Path) -> None:
         x = [line["labels"] for line in summary(outcomes, name)]
         ways = [(way, 100 * accuracies(outcomes, name, way)) for way in WAYS]
         curves = [Curve(way, x, found.mean(0).tolist(), found.std(0).tolist()) for way, found in ways]
-        panels.append((f"{TITLES[name]}: right, per cent", curves))
+        panels.append((f"{TITLES[name]}, per cent", curves))
     note = "New examples predicted correctly; mean of the seeds, and their standard deviation as a band."
     write_figure(curves_figure(panels, "Labels", note), file)
 
@@ -241,7 +242,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--sets", nargs="+", choices=[*SETS], default=[*SETS])
-    options.add_argument("--data-dir", type=Path, required=True)
+    options.add_argument("--data-dir", type=Path)
     options.add_argument("--seeds", type=int, default=5)
     options.add_argument("--rounds", type=int, default=10)
     options.add_argument("--labels", type=int, default=5, help="labels of a round")
@@ -249,13 +250,18 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--epochs", type=int, default=16, help="epochs of the first run")
     options.add_argument("--workers", type=int, default=2, help="sessions at the same time")
     options.add_argument("--figure", type=Path, help="picture of the curves, without a suffix")
-    options.add_argument("--out", type=Path, required=True)
+    options.add_argument("--draw", type=Path, nargs="+", help="draw the curves of these results, and measure nothing")
+    options.add_argument("--out", type=Path)
     return options
 
 
 def main() -> None:
     """Hold all sessions, print a table, write the result and the figure."""
     args = parser().parse_args()
+    if args.draw:
+        outcomes = [line for file in args.draw for line in json.loads(file.read_text())["outcomes"]]
+        draw(outcomes, list(dict.fromkeys(line["set"] for line in outcomes)), args.figure)
+        return
     jobs = [(name, seed, args) for name in args.sets for seed in range(args.seeds)]
     with ProcessPoolExecutor(args.workers, multiprocessing.get_context("spawn")) as pool:
         outcomes = [line for lines in pool.map(measured, *zip(*jobs, strict=True)) for line in lines]
