@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,9 @@ def _from_snapshot(name: str, path: Path | None) -> nn.Module:
     config, inputs = _json_beside(path, _CONFIG), _json_beside(path, _INPUTS)
     options = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
     try:
-        model, loaded = transformers.AutoModel.from_pretrained(str(path.parent), output_loading_info=True, **options)
+        with _without_bars(transformers):
+            folder = str(path.parent)
+            model, loaded = transformers.AutoModel.from_pretrained(folder, output_loading_info=True, **options)
     except (*UNREADABLE, ImportError, KeyError) as error:
         raise InputError(f"the snapshot {path.parent} cannot be loaded by transformers: {error}") from error
     missing = sorted(key for key in loaded["missing_keys"] if _POOLER not in key.split("."))
@@ -74,6 +77,19 @@ def _from_snapshot(name: str, path: Path | None) -> nn.Module:
     encoder = _described(name, model, description, set(model.state_dict()) - set(loaded["missing_keys"]))
     check_tensors(encoder.state_dict(), path)
     return encoder
+
+
+@contextmanager
+def _without_bars(transformers: Any) -> Iterator[None]:
+    """Without the library's own progress bars, which it also draws where standard error is no terminal."""
+    logging = transformers.utils.logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _rebuild(name: str, tensors: Mapping[str, Tensor]) -> nn.Module:

@@ -49,6 +49,22 @@ class Words(Tiny):
     main_input_name = "input_ids"
 
 
+class Bars:
+    """Whether progress bars are drawn."""
+
+    def __init__(self) -> None:
+        self.enabled = True
+
+    def is_progress_bar_enabled(self) -> bool:
+        return self.enabled
+
+    def disable_progress_bar(self) -> None:
+        self.enabled = False
+
+    def enable_progress_bar(self) -> None:
+        self.enabled = True
+
+
 class Config:
     kinds: ClassVar[dict[str, type[Tiny]]] = {"tiny": Tiny, "words": Words}
 
@@ -91,7 +107,8 @@ class AutoModel:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Put the stand-in in the place of transformers; returns what models are asked for with."""
     module = ModuleType("transformers")
-    vars(module).update(AutoConfig=AutoConfig, AutoModel=AutoModel, __version__="9.1")
+    utils = SimpleNamespace(logging=Bars())
+    vars(module).update(AutoConfig=AutoConfig, AutoModel=AutoModel, __version__="9.1", utils=utils)
     monkeypatch.setitem(sys.modules, "transformers", module)
     monkeypatch.setattr(AutoModel, "asked", [])
     return AutoModel.asked
