@@ -215,6 +215,7 @@ def _connect(path: Path | str) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=WAIT)
     try:
         db.execute("PRAGMA auto_vacuum = FULL")  # what leaves makes the file smaller; it counts in a new file only
+        db.execute("PRAGMA synchronous = OFF")  # a kill loses nothing; after a power cut damage is found and computed
         db.executescript(TABLES)
     except BaseException:
         db.close()
