@@ -40,13 +40,18 @@ def seconds(call: Callable[[], object], repeats: int) -> list[float]:
     return found
 
 
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--width", type=int, default=5000)
+    options.add_argument("--repeats", type=int, default=15)
+    options.add_argument("--out", type=Path)
+    return options
+
+
 def main() -> None:
     """Print and write the times with and without the check, in turns."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--width", type=int, default=5000)
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    given = parser().parse_args()
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as place:
         run = written(Path(place), given.width)

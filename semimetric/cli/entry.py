@@ -9,6 +9,8 @@ import _thread
 import os
 import signal
 import sys
+import time
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -32,7 +34,14 @@ def tell_interrupted(how_to_continue: str = "") -> None:
 def _unraisable(unraisable: Any) -> None:
     """An interruption inside of code that cannot raise is asked for again; other errors there concern nobody."""
     if isinstance(unraisable.exc_value, KeyboardInterrupt):
-        _thread.interrupt_main()
+        with suppress(RuntimeError):  # at the very end no thread can be started, and nothing is left to interrupt
+            _thread.start_new_thread(_interrupt_again, ())
+
+
+def _interrupt_again() -> None:
+    """Interrupt when the code that cannot raise has ended; at once, the interruption would be lost in it again."""
+    time.sleep(0.01)
+    _thread.interrupt_main()
 
 
 def main() -> None:

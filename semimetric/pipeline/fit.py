@@ -165,6 +165,10 @@ def _write(run: Run, fitted: FittedModel) -> None:
     run.seal()
 
 
+POSTERIORS, UNKNOWN = "class probabilities of the examples", "comparing examples with the known classes"
+"""Names of steps after training, which take long where there are many classes or wide tables."""
+
+
 def _released(open_run: OpenRun, after: ExitStack) -> OpenRun:
     """As ``open_run``; the lock of the run is given back ``after`` the fit."""
 
@@ -182,6 +186,8 @@ def _fit_metric(plan: Plan, data: FitData, progress: Progress | None) -> FittedM
     assert isinstance(data.inputs, Tensor)
     vectors = scaled_vectors(preprocess, data.inputs)
     method = METHODS[plan.method](plan.method_settings)
+    shown = progress or Silent()
+    shown.stage(f"learning the metric of {vectors.shape[1]} features")
     found = fit_metric(method, vectors.double(), data.labels, plan.seed)
     for sentence in found.guards.values():
         if progress is None or isinstance(progress, Silent):
@@ -191,8 +197,10 @@ def _fit_metric(plan: Plan, data: FitData, progress: Progress | None) -> FittedM
     model = Model(preprocess, None, found.metric)
     embeddings = model.embed_scaled(vectors)
     facts = _common_facts(plan, found.metric, "cpu") | {"guards": list(found.guards)}
+    shown.stage(POSTERIORS)
     posteriors = posteriors_of(embeddings, data.labels)
     names = _names(data, posteriors)
+    shown.stage(UNKNOWN)
     kept = _kept_inputs(plan, vectors, data.labels, posteriors)
     facts |= _new_groups(kept.get("unknown"), vectors, data)
     learned = (embeddings, data.labels, posteriors, names, facts)
@@ -232,8 +240,10 @@ def _fit_network(
     whole = ready.training.inputs if exact is None else exact
     embeddings = ranks.in_parts(lambda part: model.embed_scaled(some_of(whole, part)), len(whole))
     facts |= {"components": model.width} | ({"frozen_share": share} if share else {})
+    progress.stage(POSTERIORS)
     posteriors = _posteriors(trainer, embeddings, data.labels)
     names = _names(data, posteriors)
+    progress.stage(UNKNOWN)
     kept = _kept_inputs(plan, ready.training.inputs, data.labels, posteriors)
     facts |= _new_groups(kept.get("unknown"), ready.training.inputs, data)
     found = (embeddings, data.labels, posteriors, names, facts)

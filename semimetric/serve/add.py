@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from semimetric.core.errors import InputError
+from semimetric.core.files import clear_leftovers
+from semimetric.core.locks import locked
 from semimetric.data import Collection
 from semimetric.model.added import write_added
 from semimetric.model.fitted import FittedModel
@@ -82,6 +84,8 @@ def add_to(
 ) -> Added:
     """As ``add_examples``, of examples that are listed already."""
     fitted = loaded.fitted
+    with locked(loaded.path):
+        clear_leftovers(loaded.path)  # of a command that was killed after it had added
     if index is not None:
         check_place(index, "--index", existing=True)
         search_run_index(index, fitted.embeddings, fitted.embeddings[:1], 1, index_collection)  # refuses another run's

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from helpers.sealed import reseal
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+import semimetric as sm
 from semimetric.core.errors import InputError, RunError
 from semimetric.data import read_collection
 from semimetric.data.readers import arrays
@@ -27,8 +29,9 @@ AGAIN = ["--epochs", 1, "--passes", 1, "--encoder", "linear", "--threads", 1]
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return damage.make_home(tmp_path)
+def home(home: Path, tmp_path: Path) -> Path:
+    """A copy that may be changed."""
+    return Path(shutil.copytree(home, tmp_path / "home"))
 
 
 @pytest.mark.parametrize(
@@ -57,6 +60,56 @@ def test_a_small_archive_does_not_fill_the_memory(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "bomb.npz").stat().st_size < 1 << 16
     with pytest.raises(InputError, match=r"unpacks to 0\.0 GiB, more than 100 times its own size"):
         read_collection(tmp_path / "bomb.npz")
+
+
+def test_a_file_of_others_is_not_taken_for_an_index(home: Path) -> None:
+    (home / "x.faiss").write_text("mine")
+    assert "exists" in semimetric("index", home / "run", "--to", home / "x.faiss").sentence()
+    assert (home / "x.faiss").read_text() == "mine"
+
+
+def test_files_of_others_in_a_folder_of_milvus_stay(home: Path) -> None:
+    pytest.importorskip("milvus_lite", reason="the extra milvus is not installed")
+    mine = home / "x.db" / "collections" / "semimetric" / "mine.txt"
+    mine.parent.mkdir(parents=True)
+    (home / "x.db" / "LOCK").touch()
+    mine.write_text("mine")
+    for option in ((), ("--replace",)):
+        assert "is no file of Milvus" in semimetric("index", home / "run", "--to", home / "x.db", *option).sentence()
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("examples.json", "[" * 100_000, "nested too deeply"),
+        ("examples.json", '{"names": [[1], {}], "classes": []}', "is damaged"),
+        ("model.json", '{"shape": [1000000000000], "inputs": [1000000000000]}', "does not fit its network"),
+    ],
+)
+def test_json_that_says_something_else_is_a_sentence(home: Path, name: str, content: str, told: str) -> None:
+    path = home / "net" / name
+    before = {} if content.startswith("[") else json.loads(path.read_text())
+    path.write_text(content if content.startswith("[") else json.dumps(before | json.loads(content)))
+    reseal(home / "net")
+    said = semimetric("suggest", home / "net", "-n", 1).sentence()
+    assert told in said
+
+
+def test_a_damaged_line_of_the_log_is_refused(home: Path) -> None:
+    log = home / "net" / "metrics.jsonl"
+    log.write_text(f"{{broken\n{log.read_text()}")
+    reseal(home / "net")
+    said = semimetric("fit", home / "wine.npz", *AGAIN, "-o", home / "net", "--resume").sentence()
+    assert "metrics.jsonl is damaged in line 1" in said
+
+
+def test_arguments_of_other_types_are_refused_by_a_sentence(home: Path) -> None:
+    for call in (lambda: sm.nearest_neighbors(np.eye(5), k="3"), lambda: sm.Metric(np.eye(2))):
+        with pytest.raises(InputError):
+            call()
+    fit = ("fit", home / "wine.npz", *AGAIN, "--lr", 1e300, "-o", home / "large")
+    assert semimetric(*fit).sentence()
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".npz", ".safetensors"])

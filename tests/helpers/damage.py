@@ -41,8 +41,11 @@ class Tally:
     tried: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
-    def check(self, kind: str, what: str, call: Callable[[], Done]) -> Done | None:
-        """Run a command; a traceback, a hang, or a failure without a sentence is wrong."""
+    def check(self, kind: str, what: str, call: Callable[[], Done], usual: float = 0.0) -> Done | None:
+        """Run a command; a traceback, a hang, or a failure without a sentence is wrong.
+
+        ``usual`` are the seconds that it takes without any fault, on a machine that may be busy.
+        """
         self.tried[kind] += 1
         began = time.monotonic()
         try:
@@ -51,7 +54,7 @@ class Tally:
             last = traceback.format_exc().strip().splitlines()
             self.wrong.append(f"{kind} {what}: {last[-1]} | {' '.join(last[-4:-2])}")
             return None
-        if time.monotonic() - began > HANGS:
+        if time.monotonic() - began > HANGS + 3 * usual:
             self.wrong.append(f"{kind} {what}: took {time.monotonic() - began:.0f} s")
         if done.code not in (0, 1) and not any(line.startswith("error: ") for line in done.err.splitlines()):
             self.wrong.append(f"{kind} {what}: code {done.code} without a sentence: {done.err[-200:]}")
