@@ -105,13 +105,12 @@ def opened(page: Any, address: str) -> float:
     """Milliseconds from the start of loading until the map is drawn."""
     page.set_default_timeout(180_000)
     page.goto(address)
-    page.wait_for_function("document.body.dataset.painted !== undefined")
+    page.wait_for_function("document.body.dataset.ready === 'yes'")
     return float(page.evaluate("Number(document.body.dataset.painted)"))
 
 
 def frames(page: Any) -> dict[str, float]:
     """Frames per second while the map is dragged, the best of three times, and the processor time of a frame."""
-    page.wait_for_function("document.body.dataset.ready === 'yes'")
     before = page.locator("#map").screenshot()
     found = []
     for _ in range(3):
@@ -147,16 +146,21 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line, which has no options."""
-    return argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument(
+        "--examples", type=int, nargs="+", default=[50_000, 100_000, 200_000], help="sizes of the maps"
+    )
+    return options
 
 
 def main() -> None:
-    """Measure all, and write the results."""
-    parser().parse_args()
-    found: dict[str, Any] = machine() | {"load_before": round(os.getloadavg()[0], 2)}
+    """Measure all, and write each result as it is there."""
+    counts = parser().parse_args().examples
+    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    found |= machine()
     with tempfile.TemporaryDirectory() as folder, browser() as chromium:
-        for count in (50_000, 100_000, 200_000):
+        for count in counts:
             with served(write_run(Path(folder) / f"run{count}", count)) as address:
                 page = chromium.new_page(viewport={"width": 1280, "height": 900})
                 paint = [opened(page, address) for _ in range(3)]
@@ -168,7 +172,7 @@ def main() -> None:
                 entry["label_ms"] = spread(asked(address, "POST", "/api/labels", bodies))
                 found[str(count)] = entry
                 print(count, entry, flush=True)
-    write_result(RESULTS, found)
+                write_result(RESULTS, found)
 
 
 if __name__ == "__main__":

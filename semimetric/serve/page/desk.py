@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,8 @@ class Desk:
         if self.book.names != names:
             raise RunError(f"{run} has other examples than the labels in {self.book.path}. Serve it on its own.")
         self.small = lru_cache(4096)(self._small)
+        self._queueing = Lock()
+        self._queued: tuple[tuple[int, int, int], list[dict[str, Any]]] = (0, 0, 0), []
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -187,7 +190,14 @@ class Desk:
         return [hit | {"distance": float(f"{d:.6g}")} for hit, d in zip(found, hits.distances[0].tolist(), strict=True)]
 
     def queue(self, count: int) -> list[dict[str, Any]]:
-        """What to label next, the most helpful first."""
+        """What to label next, the most helpful first; browsers that ask for the same wait for one answer."""
+        with self._queueing:
+            state = count, self.book.last, len(self.book.changes)
+            if self._queued[0] != state:
+                self._queued = state, self._new_queue(count)
+            return self._queued[1]
+
+    def _new_queue(self, count: int) -> list[dict[str, Any]]:
         labels = self.labels()
         unlabelled = int((labels < 0).sum())
         if not unlabelled:
