@@ -3,7 +3,7 @@
     python benchmarks/photo_memory.py --number 2000 --side 224 --out benchmarks/results/photo_memory.json
 
 Each way has a process of its own, and random pixels, since decoding is the same for all. ``bytes_each`` is the largest
-resident memory with all photographs, less that with a quarter of them, divided by the rest; ``grown_mib`` is what all
+resident memory with all photographs, less that with half of them, divided by the rest; ``grown_mib`` is what all
 of it took. ``per_second`` are photographs of a training epoch. The file is read through the page cache.
 """
 
@@ -111,7 +111,7 @@ def in_a_process(args: argparse.Namespace, way: str, number: int) -> dict[str, f
 def main() -> None:
     """Measure all ways in turn, print and write the table."""
     args = parser().parse_args()
-    rows, few = {}, args.number // 4
+    rows, few = {}, args.number // 2
     for way in WAYS:
         less, rows[way] = (in_a_process(args, way, number) for number in (few, args.number))
         for place in ("", "gpu_"):
