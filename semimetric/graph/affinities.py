@@ -115,11 +115,11 @@ def propagate_labels(neighbors: Any, labels: Any, gamma: float = 0.99, tolerance
 def _walk_on_edges(neighbors: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
     """P_ij and P_ji for every edge i -> j; the log says how large their error can be."""
     forward = torch.empty(neighbors.shape, dtype=torch.float64, device=neighbors.device)
-    backward, bound, start = torch.empty_like(forward), 0.0, 0
+    backward, bound = torch.empty_like(forward), 0.0
     for block in EdgeWalk(neighbors, gamma).blocks():
         forward.view(-1)[block.positions] = block.forward
-        backward[start : start + len(block.backward)] = block.backward
-        bound, start = max(bound, block.bound), start + len(block.backward)
+        backward[block.nodes] = block.backward
+        bound = max(bound, block.bound)
     _log.info("Affinities of %d nodes: the error of an entry of the walk is at most %.1e.", len(neighbors), bound)
     return forward, backward
 

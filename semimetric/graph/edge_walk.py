@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from semimetric.graph.clustering import lloyd
 from semimetric.graph.edges import group_by_node
 from semimetric.graph.walk import CACHED_COLUMNS, Walk, solve_walk, walk_lists, walk_product, walk_sums
 
@@ -30,6 +31,8 @@ CYCLE_TERMS = 8  # terms between two projections
 CYCLES = 6  # projections after which another solver takes the block: the graph has more slow modes
 GPU_ENTRIES = 1 << 26  # entries of a block of columns on a GPU
 WARP = 32  # threads that read a row together on a GPU
+CLUSTER_ROWS, MOST_CLUSTERS = 500, 1024  # nodes of a cluster that lies together, and most clusters
+TRAINED, CLUSTER_STEPS = 32, 4  # nodes for each cluster from which it is learned, and iterations
 FAILURES = 3  # blocks in a row after which the series is not tried any more
 UNIT = torch.finfo(torch.float32).eps / 2
 
@@ -50,9 +53,10 @@ class EdgeColumns(NamedTuple):
     """Entries of a block of columns in float64, and the ``bound`` on their error.
 
     ``forward`` are P_ij on the edges i -> j at the flat ``positions`` in the neighbour lists, ``backward`` (b, k) P_ji
-    on the edges of its own nodes j.
+    on the edges of its ``nodes`` (b,) j.
     """
 
+    nodes: Tensor
     positions: Tensor
     forward: Tensor
     backward: Tensor
@@ -80,13 +84,15 @@ class EdgeWalk:
     """Solves blocks of columns of P for their entries on the edges, to the ``tolerance``."""
 
     def __init__(self, neighbors: Tensor, gamma: float, tolerance: float = EDGE_TOLERANCE) -> None:
-        self._neighbors, self._gamma, self._tolerance = neighbors, gamma, tolerance
-        self._walk: Walk = walk_lists(neighbors, gamma)
-        self._positions, starts = group_by_node(neighbors.flatten(), len(neighbors) + 1)
-        self._starts: list[int] = starts.tolist()
-        self._failures = 0
         with _single_precision():
-            self._slow = slow_modes(neighbors, gamma)
+            slow = slow_modes(neighbors, gamma)
+            self._order = _near_together(slow.images)
+        self._slow = slow._replace(images=slow.images[self._order], modes=slow.modes[self._order])
+        self._neighbors = self._order.argsort()[neighbors[self._order]]
+        self._walk: Walk = walk_lists(self._neighbors, gamma)
+        self._positions, starts = group_by_node(self._neighbors.flatten(), len(neighbors) + 1)
+        self._starts: list[int] = starts.tolist()
+        self._gamma, self._tolerance, self._failures = gamma, tolerance, 0
 
     @property
     def width(self) -> int:
@@ -100,19 +106,25 @@ class EdgeWalk:
             yield self.columns(start, min(start + self.width, len(self._neighbors)))
 
     def columns(self, start: int, stop: int) -> EdgeColumns:
-        """The columns from ``start`` to ``stop``."""
+        """The columns from ``start`` to ``stop`` in the order of this solver."""
         places = _Places.of(self._neighbors, self._positions[self._starts[start] : self._starts[stop]], start, stop)
         if self._failures < FAILURES:
             with _single_precision():
                 forward, backward, bound = self._series(places, stop - start)
             if bound <= self._tolerance:
                 self._failures = 0
-                return EdgeColumns(places.positions, forward, backward, bound)
+                return self._told(places, start, forward, backward, bound)
             self._failures += 1
         units = torch.zeros(len(self._neighbors), stop - start, dtype=torch.float64, device=self._neighbors.device)
         units.diagonal(-start).fill_(1.0)
         solved = solve_walk(self._neighbors, units, self._gamma, self._tolerance)
-        return EdgeColumns(places.positions, *places.read(solved), self._tolerance)
+        return self._told(places, start, *places.read(solved), self._tolerance)
+
+    def _told(self, places: _Places, start: int, forward: Tensor, backward: Tensor, bound: float) -> EdgeColumns:
+        """The entries with the numbers that the caller knows the nodes by."""
+        k = self._neighbors.shape[1]
+        positions = self._order[places.source] * k + places.positions % k
+        return EdgeColumns(self._order[start : start + len(backward)], positions, forward, backward, bound)
 
     def _series(self, places: _Places, width: int) -> tuple[Tensor, Tensor, float]:
         """Entries on the edges by the deflated series, and the bound on their error.
@@ -181,6 +193,15 @@ class _Places(NamedTuple):
         """The same entries of ``left`` (N, m) times ``right`` (m, b)."""
         forward = (left[self.source].double() * right.T[self.column]).sum(1)
         return forward, torch.einsum("bkm,mb->bk", left[self.near].double(), right)
+
+
+def _near_together(images: Tensor) -> Tensor:
+    """Node numbers (N,) by clusters of the slow modes (N, m): a product with Q then reads rows that lie near."""
+    rows = torch.nn.functional.normalize(images)
+    count = min(MOST_CLUSTERS, max(1, len(rows) // CLUSTER_ROWS))
+    trained = rows[:: max(1, len(rows) // (TRAINED * count))]
+    found = lloyd(trained, trained[:: max(1, len(trained) // count)][:count], CLUSTER_STEPS, 0.0)
+    return lloyd(rows, found.centres, 0, 0.0).assignment.argsort(stable=True)
 
 
 @contextmanager
