@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Literal, NamedTuple
@@ -120,10 +121,12 @@ def _tsne(components: Tensor, start: Tensor, seed: int) -> Tensor:
 
 
 def _umap(components: Tensor, start: Tensor, seed: int) -> Tensor:
-    umap = import_extra("umap", "umap", "a map by UMAP")
     near = min(UMAP_NEIGHBORS, len(components) - 1)
-    method = umap.UMAP(n_neighbors=near, init=(5.0 * start).numpy(), random_state=seed, n_jobs=1)
-    return torch.from_numpy(method.fit_transform(components.numpy()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of packages that UMAP could use and does not need
+        umap = import_extra("umap", "umap", "a map by UMAP")
+        method = umap.UMAP(n_neighbors=near, init=(5.0 * start).numpy(), random_state=seed, n_jobs=1)
+        return torch.from_numpy(method.fit_transform(components.numpy()))
 
 
 OVERFLOWING = 1e100
