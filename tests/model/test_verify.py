@@ -15,6 +15,7 @@ from sklearn.datasets import load_wine
 import semimetric as sm
 from semimetric.core.errors import RunError
 from semimetric.core.manifest import Manifest
+from semimetric.model.folder import load_run
 from semimetric.training import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
@@ -39,6 +40,22 @@ def flipped(home: Path, tmp_path: Path, name: str) -> Path:
     content[len(content) // 2] ^= 1
     (run / name).write_bytes(content)
     return run
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "examples.safetensors"])
+def test_damage_of_large_files_is_found_by_the_threads_that_digest_them(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("semimetric.core.manifest.LARGE", 1)
+    assert load_run(home / "run", "cpu").fitted.labels.shape == (60,)
+    with pytest.raises(RunError, match=f"{name} is damaged"):
+        load_run(flipped(home, tmp_path, name), "cpu")
+
+
+def test_long_steps_of_a_fit_without_a_network_are_named(home: Path, tmp_path: Path) -> None:
+    done = semimetric("fit", home / "wine.npz", "--method", "lrml", "-o", tmp_path / "linear", "--verbose")
+    assert "learning the metric of 13 features" in done.err
+    assert "class probabilities of the examples" in done.err
 
 
 def test_a_whole_run_is_whole(home: Path) -> None:
