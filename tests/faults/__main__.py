@@ -43,7 +43,7 @@ def main(share: float, names: list[str], out: Path | None) -> int:
         found = {name: _play(name, home, folder, max(1, round(share * WHOLE[name]))) for name in names}
     if out is not None:
         before = json.loads(out.read_text())["parts"] if out.exists() else {}
-        about = {"command": "make faults", "version": semimetric.__version__, "python": sys.version.split()[0]}
+        about = {"made_by": "make faults", "version": semimetric.__version__, "python": sys.version.split()[0]}
         parts = {name: (before | found)[name] for name in WHOLE if name in before | found}
         totals = {name: sum(part[name] for part in parts.values()) for name in ("tried", "wrong")}
         out.write_text(json.dumps(about | totals | {"parts": parts}, indent=1) + "\n")
