@@ -60,6 +60,7 @@ def open_folder(folder: Path, about: dict[str, Any]) -> None:
                 f"the study in {folder} was made with other data or settings: {'; '.join(different)}. Use the same "
                 "ones, or another --out."
             )
+        clear_leftovers(folder)
         return
     clear_leftovers(folder)
     check_free(folder)
