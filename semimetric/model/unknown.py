@@ -156,13 +156,25 @@ class Group(NamedTuple):
 
 
 def judged_rows(labels: Tensor, width: int) -> Tensor:
-    """Examples from which the score is fitted: all, or of very many the labelled ones and some of the others."""
+    """Examples from which the score is fitted: all, or of very many the labelled ones and some of the others.
+
+    Of too many labelled ones, every class has as many as the others, as far as it has them: none may be missing.
+    """
     most = max(FEWEST, MOST_NUMBERS // width)
     if len(labels) <= most:
         return torch.arange(len(labels))
-    labelled, others = (labels >= 0).nonzero().flatten()[:most], (labels < 0).nonzero().flatten()
+    labelled, others = (labels >= 0).nonzero().flatten(), (labels < 0).nonzero().flatten()
+    labelled = labelled[_turns(labels[labelled]).argsort(stable=True)[:most]]
     places = torch.arange(min(most - len(labelled), len(others))) * len(others) // max(1, most - len(labelled))
     return torch.cat([labelled, others[places]]).sort().values
+
+
+def _turns(classes: Tensor) -> Tensor:
+    """How many of the same class come before each one (n,)."""
+    order = classes.argsort(stable=True)
+    counts = classes.unique(return_counts=True)[1]
+    before = torch.arange(len(order)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    return torch.empty_like(order).index_copy_(0, order, before)
 
 
 def fit_unknown(inputs: Tensor, found: Posteriors, labels: Tensor, seed: int = 0) -> Unknown | None:

@@ -238,3 +238,5 @@ def test_of_very_many_examples_the_labelled_ones_and_some_others_are_judged(monk
     assert len(rows) == len(rows.unique()) == 60
     assert int((labels[rows] >= 0).sum()) == 10
     assert int(rows.max()) > 950
+    by_class = torch.arange(4).repeat_interleave(torch.tensor([400, 300, 297, 3]))
+    assert by_class[judged_rows(by_class, 8)].bincount().tolist() == [19, 19, 19, 3]
