@@ -46,7 +46,9 @@ def arranged(encoder: nn.Module, precision: str) -> nn.Module:
     """The encoder, on a CPU in half precision with the channels of its weights last, as is fastest there."""
     on_cpu = all(parameter.is_cpu for parameter in encoder.parameters())
     if on_cpu and (precision == "bfloat16" or (precision == "auto" and has_bfloat16())):
-        return encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+        for parameter in encoder.parameters():
+            if parameter.ndim == 4:  # Module.to would raise for those of a convolution in three dimensions
+                parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
     return encoder
 
 

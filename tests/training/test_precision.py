@@ -99,4 +99,5 @@ def test_auto_is_half_precision_for_images_where_the_processor_has_it(monkeypatc
     assert placed[0].weight.is_contiguous(memory_format=torch.channels_last) == there
     assert all(value.is_contiguous() for value in as_loaded(placed).state_dict().values())
     assert all(torch.equal(value, weights[name]) for name, value in placed.state_dict().items())
+    arranged(nn.Conv3d(3, 4, 3), "auto")  # whose channels cannot be put last
     assert not arranged(network, "float32")[0].weight.is_contiguous(memory_format=torch.channels_last)
