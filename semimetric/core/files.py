@@ -27,7 +27,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
     On failure the temporary file is deleted and an existing file at ``path`` is unchanged.
     """
-    handle, temporary = _new_temporary(path)
+    handle, temporary = new_temporary(path)
     try:
         write(temporary)
         with temporary.open("rb") as written:
@@ -42,7 +42,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         os.close(handle)
 
 
-def _new_temporary(path: Path) -> tuple[int, Path]:
+def new_temporary(path: Path) -> tuple[int, Path]:
     """A new file beside ``path``, locked while its handle is open: ``clear_leftovers`` spares files in use."""
     while True:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)

@@ -10,11 +10,10 @@ import hmac
 import json
 import os
 import secrets
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from semimetric.core.files import TEMPORARY, clear_leftovers
+from semimetric.core.files import clear_leftovers, new_temporary
 
 KEY = "origin.key"
 KEY_BYTES = 32
@@ -59,13 +58,13 @@ def _make(path: Path) -> bytes | None:
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         clear_leftovers(path.parent, KEY)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{KEY}.", suffix=TEMPORARY)
+        handle, temporary = new_temporary(path)
         try:
             os.write(handle, secrets.token_bytes(KEY_BYTES))
             os.fsync(handle)
             with suppress(FileExistsError):
-                os.link(name, path)
+                os.link(temporary, path)
         finally:
             os.close(handle)
-            os.unlink(name)
+            temporary.unlink()
     return _read(path)

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from semimetric.core.errors import RunError
+from semimetric.core.errors import InputError, RunError
 from semimetric.core.files import tensor_bytes
 from semimetric.core.world import World, wanted
 
@@ -60,6 +60,12 @@ def joined(on_gpu: bool) -> Iterator[World]:
     if wanted().size == 1:
         yield world()
         return
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if missing:
+        raise InputError(
+            f"WORLD_SIZE says that this is one of {wanted().size} processes, and {' and '.join(missing)} do not say "
+            "where they meet. Start them with --devices or torchrun, or unset WORLD_SIZE to work alone."
+        )
     transport = "gloo"
     if on_gpu:
         here, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()

@@ -26,6 +26,15 @@ def test_other_numbers_than_those_of_torchrun_are_refused(tmp_path: Path, monkey
     assert "are 3 processes, and 4 were started" in done.sentence()
 
 
+def test_processes_that_do_not_know_where_to_meet_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "0")):
+        monkeypatch.setenv(name, value)
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    done = semimetric("fit", "--out", tmp_path / "run")
+    assert "MASTER_ADDR and MASTER_PORT do not say where they meet" in done.sentence()
+
+
 @pytest.mark.slow
 def test_two_devices_equal_one(tmp_path: Path) -> None:
     one = installed(f"{FIT} one", tmp_path).json()
