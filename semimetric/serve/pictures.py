@@ -16,6 +16,7 @@ from semimetric.core.errors import DataError, InputError, SemimetricError
 from semimetric.data import find_photographs, load_dataset
 from semimetric.data.photographs.images import decode_image
 from semimetric.data.readers.folder import path_of
+from semimetric.data.readers.shards import find_shards
 from semimetric.model.folder import LoadedRun
 from semimetric.model.origin import has_own_places
 from semimetric.pipeline.benchmark import benchmark_plan
@@ -143,6 +144,13 @@ def _of_benchmark(loaded: LoadedRun, data_dir: Path | None) -> Pictures:
 
 def source_of(loaded: LoadedRun, named: Path | None) -> Path:
     """Where the examples of a run on own data are: where the user names it, or where a run says that was made here."""
+    found = _named_source(loaded, named)
+    if loaded.fitted.spec.kind == "photographs" and find_shards(found):
+        raise InputError("its photographs are in shards. Unpack them into a folder, and fit that.")
+    return found
+
+
+def _named_source(loaded: LoadedRun, named: Path | None) -> Path:
     examples = loaded.fitted.examples
     if named is not None:
         return named

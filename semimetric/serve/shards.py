@@ -27,7 +27,7 @@ from semimetric.training.run import Run
 
 Format = Literal["parquet", "tar"]
 ORIGIN = "semimetric.json"
-"""File beside the results that says which run they are of."""
+"""File beside the results that says of which run and source they are: shards of two sources may have one name."""
 
 
 class Place:
@@ -44,13 +44,16 @@ class Place:
                 raise InputError(f"{url} cannot be reached: {error}. Install what it needs, or name another.") from None
 
     def names(self) -> list[str]:
-        """Names of the files here, sorted; none if there is no such folder."""
+        """Names of the files here that are not hidden, sorted; none if there is no such folder."""
+        return sorted(name for name in self._all_names() if not name.startswith("."))
+
+    def _all_names(self) -> list[str]:
         if self.is_local:
             folder = Path(self.url)
-            return sorted(entry.name for entry in folder.iterdir() if entry.is_file()) if folder.is_dir() else []
+            return [entry.name for entry in folder.iterdir() if entry.is_file()] if folder.is_dir() else []
         if not self._storage.exists(self._root):
             return []
-        return sorted(PurePosixPath(path).name for path in self._storage.ls(self._root, detail=False))
+        return [PurePosixPath(path).name for path in self._storage.ls(self._root, detail=False)]
 
     def fetch(self, name: str, folder: Path) -> Path:
         """The file as a local one, copied into ``folder`` if it is elsewhere."""
@@ -103,11 +106,13 @@ class ShardWork:
         return [name for name in shards if self.result_of(name) not in there]
 
     def _mark(self) -> set[str]:
-        """Mark ``out`` as of this run, and list the results there; a folder with anything else is refused."""
+        """Mark ``out`` as of this run and source, and list the results there; a folder of anything else is refused."""
         place, run = Place(self.out), Run.open(self.run)
         if not run.has("model.safetensors"):
             raise RunError(f"{run.path} holds no model: the fit has not ended. Continue it with --resume.")
-        origin = {"model": run.digest("model.safetensors"), "format": self.format}
+        source = Place(self.source)
+        where = str(Path(source.url).resolve()) if source.is_local else source.url
+        origin = {"model": run.digest("model.safetensors"), "format": self.format, "source": where}
         there = {*place.names()}
         if ORIGIN not in there:
             if there:
@@ -115,7 +120,7 @@ class ShardWork:
             place.write(ORIGIN, json_text(origin).encode())
         with tempfile.TemporaryDirectory() as folder:
             if read_json(place.fetch(ORIGIN, Path(folder))) != origin:
-                raise InputError(f"{self.out} holds results of another run or format. Choose another --out.")
+                raise InputError(f"{self.out} holds results of another run, source or format. Choose another --out.")
         return there
 
     def embed(self, loaded: LoadedRun, shard: str) -> dict[str, Any]:

@@ -91,6 +91,17 @@ def test_a_damaged_archive_is_a_sentence(tmp_path: Path, kept: int) -> None:
         read_collection(path)
 
 
+def test_a_claim_of_negative_bytes_is_a_sentence_and_no_endless_loop(tmp_path: Path) -> None:
+    header = bytearray(tarfile.TarInfo("a.png").tobuf())
+    header[124:136] = (-512 & (1 << 96) - 1).to_bytes(12, "big")  # leads back to this header
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    path = tmp_path / "back.tar"
+    path.write_bytes(tarfile.TarInfo("first.txt").tobuf() + header + bytes(1024))
+    with pytest.raises(DataError, match=r"a\.png declares -512 bytes"):
+        read_collection(path)
+
+
 def test_a_claim_of_bytes_that_are_not_there_is_a_sentence(tmp_path: Path) -> None:
     member = tarfile.TarInfo("a.png")
     member.size = 1 << 27

@@ -14,6 +14,8 @@ from helpers.shards import write_parquet, write_shards
 
 from semimetric.core.errors import InputError
 from semimetric.model.folder import load_run
+from semimetric.serve.page.again import check_can_learn
+from semimetric.serve.pictures import open_pictures
 from semimetric.serve.shards import Place, ShardWork
 
 RAY = ("embed", "--engine", "ray")
@@ -76,8 +78,15 @@ def test_each_shard_has_a_result_and_is_embedded_once(folder: Path, tmp_path: Pa
 def test_results_of_another_run_and_other_folders_are_refused(folder: Path, tmp_path: Path) -> None:
     work = ShardWork(folder / "run", str(folder / "shards"), str(tmp_path / "out"))
     work.begin()
-    with pytest.raises(InputError, match="another run or format"):
+    with pytest.raises(InputError, match="another run, source or format"):
         ShardWork(folder / "run", work.source, work.out, "tar").begin()
+    with pytest.raises(InputError, match="another run, source or format"):
+        ShardWork(folder / "run", str(write_shards(tmp_path / "shards")), work.out).begin()
+    (tmp_path / "shards" / "._shard-0.tar").write_bytes(b"what a Mac leaves")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / ".semimetric.json.abcdefgh.tmp").write_bytes(b"of a killed command")
+    new = ShardWork(folder / "run", str(tmp_path / "shards"), str(tmp_path / "new"))
+    assert new.begin() == ["shard-0.tar", "shard-1.tar"]
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "note.txt").write_text("mine")
     with pytest.raises(InputError, match="holds other files"):
@@ -86,6 +95,14 @@ def test_results_of_another_run_and_other_folders_are_refused(folder: Path, tmp_
         ShardWork(folder / "run", work.source, work.source).begin()
     with pytest.raises(InputError, match="has none"):
         ShardWork(folder / "run", str(tmp_path / "other"), work.out).begin()
+
+
+def test_the_page_says_that_photographs_in_shards_cannot_be_shown(folder: Path) -> None:
+    loaded = load_run(folder / "run", "cpu")
+    assert "its photographs are in shards" in open_pictures(loaded).missing
+    assert "its photographs are in shards" in open_pictures(loaded, source=folder / "shards" / "shard-0.tar").missing
+    with pytest.raises(InputError, match="its photographs are in shards"):
+        check_can_learn(loaded, None)
 
 
 def test_storage_beyond_this_machine_is_read_and_written(folder: Path) -> None:

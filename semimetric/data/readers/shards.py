@@ -142,6 +142,8 @@ def _unpack_archive(shard: Path, found: _Unpacked, label_field: str | None) -> N
         for count, member in enumerate(archive):
             if count >= MOST_MEMBERS:
                 raise ValueError(f"it has more than {MOST_MEMBERS:,} members")
+            if member.size < 0:  # tarfile would go back, and read the same members for ever
+                raise ValueError(f"{member.name} declares {member.size} bytes")
             name = f"{shard.name}/{member.name}"
             reason = _unfit(member)
             if reason:
