@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,21 @@ def test_an_error_that_nobody_foresaw_is_a_sentence_in_the_answer(tmp_path: Path
     (tmp_path / "request.json").write_text(json.dumps(wanted))
     assert main(tmp_path / "request.json") == 2
     assert json.loads((tmp_path / "answer.json").read_text())["error"].startswith("TypeError: ")
+
+
+def test_the_page_reads_nothing_that_a_method_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def learn(*given: Any) -> Judgement:
+        sys.stdout.write("hello from a method\n")
+        given[-1]({"judging": 1, "of": 3})
+        return Judgement(why="none")
+
+    monkeypatch.setattr("semimetric.serve.page.again.learn_again", learn)
+    wanted = {"run": "r", "labels": [], "out": "o", "data_dir": None, "source": None, "answer": str(tmp_path / "a")}
+    (tmp_path / "request.json").write_text(json.dumps(wanted))
+    assert main(tmp_path / "request.json") == 0
+    assert capsys.readouterr().out == '{"judging": 1, "of": 3}\n'
 
 
 def test_photographs_whose_names_are_no_utf8_are_found_by_the_names_of_the_run(tmp_path: Path) -> None:

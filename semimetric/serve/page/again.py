@@ -10,9 +10,11 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -214,10 +216,10 @@ def sentence_of(error: BaseException) -> str:
     return str(error) if isinstance(error, SemimetricError | OSError) else f"{type(error).__name__}: {error}"
 
 
-def _print(told: dict[str, Any]) -> None:
+def _print(page: TextIO, told: dict[str, Any]) -> None:
     """A line of JSON for the page."""
-    sys.stdout.write(f"{json.dumps(told)}\n")
-    sys.stdout.flush()
+    page.write(f"{json.dumps(told)}\n")
+    page.flush()
 
 
 def main(request: Path) -> int:
@@ -226,7 +228,9 @@ def main(request: Path) -> int:
     answer = Path(wanted["answer"])
     try:
         data_dir, source = (None if wanted[name] is None else Path(wanted[name]) for name in ("data_dir", "source"))
-        judged = learn_again(Path(wanted["run"]), wanted["labels"], Path(wanted["out"]), data_dir, source, _print)
+        tell = partial(_print, sys.stdout)
+        with redirect_stdout(sys.stderr):  # what a method or an encoder prints is no line for the page
+            judged = learn_again(Path(wanted["run"]), wanted["labels"], Path(wanted["out"]), data_dir, source, tell)
     except Exception as error:  # the page tells it, whatever it is
         write_json(answer, {"error": sentence_of(error)})
         return 2
