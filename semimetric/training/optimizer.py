@@ -97,7 +97,7 @@ def create_state(optimizer: Optimizer) -> None:
     with torch.no_grad():
         for parameter, value in zip(parameters, kept, strict=True):
             parameter.copy_(value)
-            for tensor in optimizer.state[parameter].values():
+            for tensor in optimizer.state.get(parameter, {}).values():  # plain SGD has none
                 tensor.zero_()
     optimizer.zero_grad(set_to_none=True)
 

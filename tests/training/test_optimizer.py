@@ -12,6 +12,7 @@ from semimetric.core.errors import InputError
 from semimetric.training import Silent, TrainingSettings
 from semimetric.training.optimizer import (
     build_optimizer,
+    create_state,
     learning_rate,
     optimizer_tensors,
     restore_optimizer,
@@ -148,7 +149,10 @@ def test_an_optimiser_continues_from_its_tensors(name: str) -> None:
 def test_nothing_to_train_is_refused_unless_nothing_is_asked() -> None:
     with pytest.raises(InputError, match=r"no parameters to train\. Set lr to 0"):
         build_optimizer(TrainingSettings(lr=0.1), [])
-    assert build_optimizer(TrainingSettings(lr=0.0), []).param_groups
+    nothing = build_optimizer(TrainingSettings(lr=0.0, momentum=0.0), [])
+    assert nothing.param_groups
+    create_state(nothing)  # before a GPU records steps of the metric alone
+    assert not nothing.state
 
 
 @pytest.mark.parametrize(
