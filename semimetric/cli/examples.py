@@ -39,6 +39,12 @@ def add(
         return
     copies = f"; copies left out: {len(added.copies)}" if added.copies else ""
     say(f"{counted(len(added.names), 'example')} added to {visible(str(run))}, which has {added.examples} now{copies}")
+    if added.new_classes:
+        which = "this class" if len(added.new_classes) == 1 else "these classes"
+        say(
+            f"new to the run: {visible(', '.join(added.new_classes))}. The embedding has not learned {which}, and "
+            "'predict' now names every example; fit again for both."
+        )
     if added.unlike:
         count, some = len(added.unlike), ", ".join(added.unlike[:3]) + (", ..." if len(added.unlike) > 3 else "")
         say(

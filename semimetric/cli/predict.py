@@ -131,5 +131,8 @@ def _tell_predictions(found: Any, out: Path | None, risk: float) -> None:
         )
     tell_groups(found.groups, tell)
     if risk and not found.judged:
-        tell("note: the run has no score of being of no known class, so all examples are named. Fit with more labels.")
+        tell(
+            "note: the run has no score of being of no known class, so all examples are named. It needs more labels, "
+            "or a class was added to it after training: fit again."
+        )
     print_skipped(found.skipped, tell)

@@ -24,7 +24,7 @@ def verify(
         if found.damaged:
             print_table(("file", "state"), ((name, found.files[name]) for name in found.damaged))
         for name in found.unlisted:
-            say(f"not a file of the run: {name}")
+            say(f"not one of the run's own files, so not checked: {name}")
         say(f"{counted(len(found.files), 'file')}, {len(found.damaged)} damaged. {found.advice}")
     if found.damaged:
         raise typer.Exit(1)

@@ -167,7 +167,10 @@ def check_enough(method: str, collection: Collection) -> None:
     if not METHODS[method].needs.labels or METHODS[method].labels_optional:
         return
     if not collection.classes:
-        how = "Put those of a class into a sub-folder with its name, or list them with --labels FILE"
+        how = (
+            "Put those of a class into a sub-folder with its name, or list them with --labels FILE; in a .tar archive, "
+            "put a .cls file with the label beside each"
+        )
         how = how if what == "photograph" else "Fill in the column of labels for some, and name it with --label-column"
         raise InputError(
             f"no {what} has a label, and method {method!r} learns from labels. {how}; or use a method that needs "

@@ -49,7 +49,12 @@ def _scores(runs: Sequence[RunFacts], titles: Sequence[str]) -> str:
     headings, rows = score_rows({title: run.result for title, run in zip(titles, runs, strict=True)})
     facts = [[title, *_size(run), _judged(run)] for title, run in zip(titles, runs, strict=True)]
     columns = ("Run", "Method", "Examples", "Labelled", "Epochs", "Seconds", "Predicted correctly")
-    return (table(headings, rows) if rows else "") + table(columns, facts)
+    judged: dict[str, list[str]] = {}
+    for title, run in zip(titles, runs, strict=True):
+        if run.judgement is not None:
+            judged.setdefault(run.judgement.about, []).append(title)
+    about = [f"Predicted correctly, {', '.join(names)}: {told}" for told, names in judged.items()]
+    return (table(headings, rows) if rows else "") + table(columns, facts) + "".join(map(paragraph, about))
 
 
 def _size(run: RunFacts) -> list[object]:

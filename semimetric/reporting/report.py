@@ -210,7 +210,12 @@ def query_row(facts: RunFacts, sheet: Sheet, row: int, hits: Sequence[int]) -> s
 
 def _retrieval(report: Report) -> str:
     titles = {"random": "Drawn at random", "best": "Best", "worst": "Worst"}
-    parts = [paragraph("The first example of a row is the query; its nearest other training examples follow.")]
+    told = (
+        "The first example of a row is the query; its nearest other training examples follow. Green and solid: the "
+        "class of the query. Red and dashed: another class. No frame: class not known; a "
+        "predicted one has a question mark."
+    )
+    parts = [paragraph(told)]
     for kind, title in titles.items():
         rows = "".join(
             query_row(report.facts, report.sheet, q.row, q.hits) for q in report.facts.queries if q.kind == kind

@@ -31,6 +31,7 @@ class Added:
     """Names of the examples that were added, of copies that were not, and reasons for those that cannot be read.
 
     ``unlike`` are those without a label that look like no known class. ``examples`` is how many the run has now.
+    ``new_classes`` are those that the run had no label of: it has not learned them, and no longer tells unknown ones.
     """
 
     names: tuple[str, ...]
@@ -38,6 +39,7 @@ class Added:
     skipped: dict[str, str]
     examples: int
     unlike: tuple[str, ...] = ()
+    new_classes: tuple[str, ...] = ()
 
 
 def add_examples(
@@ -105,7 +107,8 @@ def add_to(
     copies = tuple(found.names[row] for row in copied.nonzero().flatten().tolist())
     added = grown.examples.names[len(fitted.labels) :]
     unlike = _unlike_all(fitted, inputs, labels)
-    return Added(added, copies, found.skipped, len(grown.labels), tuple(added[row] for row in unlike))
+    new = grown.examples.classes[len(fitted.examples.classes) :]
+    return Added(added, copies, found.skipped, len(grown.labels), tuple(added[row] for row in unlike), tuple(new))
 
 
 def _unlike_all(fitted: FittedModel, inputs: Tensor | None, labels: Sequence[str | None]) -> list[int]:

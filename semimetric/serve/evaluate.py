@@ -156,7 +156,8 @@ def evaluate_collection(loaded: LoadedRun, collection: Collection, progress: Pro
     if not any(label is not None for label in collection.labels):
         raise InputError(
             "no example has a label, so there is nothing to score by. Put photographs into a sub-folder for each "
-            "class, or list them with --labels FILE; give a table a column of labels, and name it with label_column."
+            "class, or list them with --labels FILE; give a table a column of labels, and name it with label_column; "
+            "put a .cls file beside each photograph of a .tar archive."
         )
     pieces = list(embed_chunks(loaded, collection, progress))
     embedded = together(pieces, collection.skipped)

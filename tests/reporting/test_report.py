@@ -166,6 +166,7 @@ def test_runs_side_by_side(place: Path) -> None:
     for row in ("run: seed", "training: epochs"):
         assert f'<th scope="row">{row}</th>' in page
     assert "training: lr" not in page
+    assert "Predicted correctly, run" in page  # by which examples
     queries = read_facts(place / "run").queries
     assert page.count("<h3>") == len({query.row for query in queries})
     assert page.count('class="row"') == 2 * page.count("<h3>")

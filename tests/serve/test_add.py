@@ -59,6 +59,7 @@ def test_examples_are_added_found_and_predicted(run: Path, new: Path) -> None:
     done = semimetric("add", run, new)
     assert done.code == 0, done.err
     assert f"3 examples added to {run}, which has 24 now; copies left out: 1" in done.out
+    assert "new to the run: violet. The embedding has not learned this class" in done.out
     after = load_run(run).fitted
     named = [str(new / name) for name in ("red/a.png", "unlabelled/b.png", "violet/c.png")]
     assert sorted(after.examples.names[21:]) == sorted(named)

@@ -114,8 +114,8 @@ def _check_table(source: Path) -> None:
         raise InputError(f"source must be a folder of images or a table, but {source} is an image. Name its folder.")
     if suffix not in TABLE_SUFFIXES:
         raise InputError(
-            f"source must be a folder of images, or a table whose name ends in {', '.join(TABLE_SUFFIXES)}, but is the "
-            f"file {source}. Convert it."
+            "source must be a folder of images, an uncompressed .tar archive of them, or a table whose name ends in "
+            f"{', '.join(TABLE_SUFFIXES)}, but is the file {source}. Convert it."
         )
     if not os.access(source, os.R_OK):
         raise InputError(f"{source} cannot be read: permission is denied. Change its permissions, or copy it.")
