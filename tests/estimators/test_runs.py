@@ -211,7 +211,13 @@ def commands(run: Path) -> list[list[object]]:
 
 
 def test_all_files_of_a_run_are_known(run: Path) -> None:
-    assert {path.name for path in run.iterdir()} == {*FILES, "metrics.jsonl", "checkpoint.safetensors", "manifest.json"}
+    assert {path.name for path in run.iterdir()} == {
+        *FILES,
+        "metrics.jsonl",
+        "checkpoint.safetensors",
+        "manifest.json",
+        "origin.json",
+    }
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "result.json"])

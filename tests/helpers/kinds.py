@@ -39,8 +39,8 @@ def make_kinds(home: Path) -> Path:
     (home / "list.csv").write_text("path,label\n" + "\n".join(f"{name},{name[0]}" for name in names[::2]))
     (home / "settings.toml").write_text('method = "lrml"\n[method_settings]\nk = 5\n')
     book = Desk(home / "looks").book
-    book.set([9, 10], "red")
-    book.set([11], "new class")
+    book.set([9, 10], "red", "someone")
+    book.set([11], "new class", "someone")
     book.close()
     shutil.copy(labels_file(home / "looks"), home / "book.csv")
     labels_file(home / "looks").unlink()
@@ -182,7 +182,7 @@ def _book(home: Path) -> Attempt:
 
         def use() -> None:
             book = Desk(run).book
-            book.set([3], "blue")
+            book.set([3], "blue", "someone")
             book.close()
             assert labels_file(run).read_bytes().startswith(before[: before.rfind(b"\n") + 1])
 

@@ -10,6 +10,7 @@ import re
 import statistics
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
@@ -239,7 +240,8 @@ def test_whatever_goes_wrong_while_learning_is_told_and_the_page_goes_on(place: 
         await task
 
     before = page.desk
-    asyncio.run(learn_and_be_killed())
+    with ThreadPoolExecutor(1) as thread:  # this one may have a loop already, that of the browser
+        thread.submit(asyncio.run, learn_and_be_killed()).result()
     told = [json.loads(heard.get_nowait().partition("data: ")[2])["why"] for _ in range(heard.qsize())]
     assert "out" in told[0]
     assert told[1].startswith("the process that learned was ended with code -9")

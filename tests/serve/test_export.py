@@ -100,6 +100,7 @@ CASES = [
 SLOW_CASES = [
     ("wrn28-2", "standardize", (3, 16, 16)),  # the same operations as resnet9, in more layers
     ("googlenet", "imagenet", (3, 64, 64)),
+    ("googlenet-avgmax", "imagenet", (3, 64, 64)),
     ("efficientnet-lite0", "imagenet", (3, 64, 64)),
     ("paper-cifar10", "whiten", (3, 32, 32)),  # eigenvectors of 3,072 dimensions
     ("googlenet-rmac", "imagenet", (3, 64, 72)),  # 512 pixels

@@ -131,7 +131,8 @@ def test_the_estimator_prints_and_logs(capsys: pytest.CaptureFixture[str], caplo
     with caplog.at_level(logging.INFO, "semimetric"):
         sm.SemiMetric(epochs=2, random_state=0, verbose=2).fit(features, labels)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition("  ")[0] for line in lines] == ["epoch 1 of 2", "epoch 2 of 2"]
+    after = ["class probabilities of the examples", "comparing examples with the known classes"]
+    assert [line.partition("  ")[0] for line in lines] == ["epoch 1 of 2", "epoch 2 of 2", *after]
     assert [record.message for record in caplog.records if record.name == "semimetric"] == lines
     sm.SemiMetric(epochs=2, random_state=0).fit(features, labels)
     assert capsys.readouterr().out == ""
