@@ -1,7 +1,7 @@
 """A labelling session on the page: labels that it suggests, beside as many random ones. Accuracy on new examples.
 
-    python benchmarks/labelling.py --sets mnist --data-dir DATA --out benchmarks/results/labelling_mnist.json
-    python benchmarks/labelling.py --draw benchmarks/results/labelling_*.json --figure docs/labelling
+    python benchmarks/labelling.py --data-dir DATA --out benchmarks/results/labelling.json
+    python benchmarks/labelling.py --draw benchmarks/results/labelling.json --figure docs/labelling
 
 ``mnist`` is 500 training images as rows of pixels, and 1,000 test images are new. ``birds`` is 40 photographs of each
 of 15 species of CUB-200 on which no setting was chosen; a third of them is new. One example of each class, drawn at

@@ -178,8 +178,9 @@ def test_hovering_a_point_shows_its_picture(drawing: str, served: Served, open_p
     row = alone.index(max(alone))
     page.mouse.move(points[row][0] - 40, points[row][1])
     page.mouse.move(*points[row], steps=4)
-    page.wait_for_selector(f"#hover[data-row='{row}']:not([hidden])")
-    assert page.get_attribute("#hover img", "src") == f"api/small/{row}"
+    shown = page.wait_for_selector("#hover:not([hidden])").get_attribute("data-row")
+    assert dist(points[int(shown)], points[row]) < 8  # several may lie at one place
+    assert page.get_attribute("#hover img", "src") == f"api/small/{shown}"
 
 
 def test_contours_names_and_pictures_can_be_switched(served: Served, open_page: Opener) -> None:
