@@ -31,8 +31,8 @@ def suggestions_to(fitted: FittedModel, chosen: Suggestions, out: Path, raw: boo
         [names[row], "", SUGGESTED, round(uncertainty, 4), near, round(gain, 6)]
         for row, gain, uncertainty, _, near in numbers
     ]
-    given = zip(names, _given(fitted), _sources(fitted), strict=True)
-    rows += [[name, label, source, "", "", ""] for name, label, source in given if label != ""]
+    given = zip(names, given_labels(fitted), _sources(fitted), strict=True)
+    rows += [[name, label, source, "", "", ""] for name, label, source in given if label is not None]
     _write(out, TO_LABEL, rows, raw)
 
 
@@ -50,23 +50,23 @@ def labels_to(loaded: LoadedRun, out: Path, replace: bool = False, raw: bool = F
     rows = [
         [
             name,
-            label,
+            "" if label is None else label,
             source,
             "" if place is None else names.classes[place],
             "" if place is None else round(confidence, 6),
         ]
         for name, label, source, place, confidence in zip(
-            names.names, _given(fitted), _sources(fitted), best, found.confidence.tolist(), strict=True
+            names.names, given_labels(fitted), _sources(fitted), best, found.confidence.tolist(), strict=True
         )
     ]
     _write(out, COLUMNS, rows, raw)
     return len(rows), int((fitted.labels >= 0).sum())
 
 
-def _given(fitted: FittedModel) -> list[Any]:
-    """The label of each example, "" for none."""
+def given_labels(fitted: FittedModel) -> list[Any]:
+    """The label of each example, None for none."""
     classes = dict(zip(fitted.posteriors.classes.tolist(), fitted.examples.classes, strict=True))
-    return ["" if label < 0 else classes[label] for label in fitted.labels.tolist()]
+    return [None if label < 0 else classes[label] for label in fitted.labels.tolist()]
 
 
 def _sources(fitted: FittedModel) -> list[str]:

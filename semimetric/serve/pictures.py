@@ -191,5 +191,8 @@ def _all_of(names: Sequence[str], numbers: dict[str, int]) -> list[int]:
     """The number of every name."""
     lost = [name for name in names if name not in numbers]
     if lost:
-        raise DataError(f"{len(lost)} of {len(names)} examples are not in their source any more, such as {lost[0]}.")
+        raise DataError(
+            f"{len(lost)} of {len(names)} examples are not in their source any more, such as {lost[0]}. If they were "
+            "added from another table, put all rows into one, and fit that."
+        )
     return [numbers[name] for name in names]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from helpers.command import semimetric
-from helpers.own_photos import write_folder
+from helpers.own_photos import write_folder, write_photo
 
 pytest.importorskip("starlette", reason="needs semimetric[page]")
 
@@ -74,8 +74,33 @@ def test_both_models_are_judged_by_labels_that_neither_learned_from(tmp_path: Pa
         assert judged.before == (1.0 if name == "right" else 0.0)
         assert judged.after == 1.0 if name == "right" else judged.after < 0.7
         assert told == [{"judging": part, "of": 3} for part in (1, 2, 3)]
+        if name == "wrong":
+            unheard = learn_again(tmp_path / "run", desk.book.labels, tmp_path / "unheard", tell=_not_heard)
+            assert unheard == Judgement(why="The new model is in use, but judging it failed: nobody listens.")
+            assert len(load_run(tmp_path / "unheard").fitted.labels) == 60
         desk.book.close()
         desk.book.path.unlink()
+
+
+def _not_heard(told: dict[str, int]) -> None:
+    raise OSError("nobody listens.")
+
+
+def test_examples_that_were_added_while_the_page_was_open_are_learned_too(place: Path) -> None:
+    more = place / "more"
+    for number in range(2):
+        write_photo(more / ("red" if number else "unlabelled") / f"{number}.png", (200, 20, 20), 900 + number)
+    desk = Desk(place / "run")
+    assert semimetric("add", place / "run", more).code == 0
+    desk.book.set([20], "red", "me")
+    learn_again(place / "run", desk.book.labels, place / "new")
+    after = Desk(place / "new", desk.book)
+    assert (len(desk.names), len(after.names)) == (73, 75)
+    assert after.book.labels[73:] == ["red", None] or after.book.labels[73:] == [None, "red"]
+    assert after.book.labelled == 14
+    assert len(desk.labels()) == 73
+    assert max(compared(desk, after)["rows"], default=0) < 73
+    desk.book.close()
 
 
 def test_a_run_of_format_1_cannot_learn_again(tmp_path: Path) -> None:

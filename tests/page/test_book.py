@@ -44,6 +44,7 @@ def test_labels_survive_without_being_closed(tmp_path: Path) -> None:
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert [row["change"] for row in rows] == ["0", "0", "1", "1", "2", "-2", "-1", "-1", "3", "-3"]
     assert {row["who"] for row in rows} == {"run", "me"}
+    assert [row["source"] for row in rows[:5]] == ["", "", "suggested", "suggested", ""]  # b and c had no label
     assert all(row["when"].endswith("+00:00") for row in rows)
 
 
@@ -59,6 +60,31 @@ def test_a_line_that_a_crash_cut_off_is_dropped(tmp_path: Path) -> None:
     again.set([2], "green", "me")
     again.close()
     assert path.read_bytes().startswith(whole + b"c,green,")
+
+
+def test_a_file_of_an_earlier_version_keeps_its_columns(tmp_path: Path) -> None:
+    path = tmp_path / "l.csv"
+    path.write_text("path,label,who,when,change\na,red,run,now,0\nb,red,me,now,1\n")
+    book = opened(path)
+    book.set([2], "green", "me")
+    book.close()
+    assert opened(path).labels == ["red", "red", "green", "blue"]
+    assert {line.count(",") for line in path.read_text().splitlines()} == {4}
+
+
+def test_examples_that_a_run_has_beyond_the_book_are_taken_in(tmp_path: Path) -> None:
+    book = opened(tmp_path / "l.csv")
+    book.set([1], "red", "me")
+    book.grow((*NAMES, "e", "f", "g"), (*GIVEN, None, "red", "blue"), {6})
+    assert book.labels == ["red", "red", None, "blue", None, "red", "blue"]
+    assert book.labelled == 5
+    book.set([4, 5], "green", "me")
+    assert book.sources[4:] == ["suggested", "", "suggested"]
+    book.undo("me")
+    assert book.labels[4:] == [None, "red", "blue"]
+    with pytest.raises(RunError, match="has other examples than the labels in"):
+        book.grow(("b", "a", *NAMES[2:]), GIVEN)
+    book.close()
 
 
 def test_two_pages_cannot_write_the_same_file(tmp_path: Path) -> None:
@@ -109,6 +135,7 @@ def test_fit_reads_the_last_label_of_each_photograph(tmp_path: Path) -> None:
         "blue.png": None,
     }
     assert not found.skipped
+    assert found.suggested == {"red.png", "green.png", "blue.png"}
 
 
 def test_a_file_that_another_page_made_meanwhile_stays(tmp_path: Path) -> None:

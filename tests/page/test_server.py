@@ -105,8 +105,8 @@ def test_a_selection_is_exported(page: TestClient) -> None:
     answer = page.post("/api/export", json={"rows": [30, 31]})
     assert "attachment" in answer.headers["content-disposition"]
     rows = list(csv.DictReader(io.StringIO(answer.text)))
-    assert rows[0]["label"] == "red"
-    assert rows[1]["label"] == ""
+    assert (rows[0]["label"], rows[0]["source"]) == ("red", "suggested")
+    assert (rows[1]["label"], rows[1]["source"]) == ("", "")
 
 
 REFUSED = {
@@ -236,6 +236,7 @@ def test_whatever_goes_wrong_while_learning_is_told_and_the_page_goes_on(place: 
         task = asyncio.create_task(page.learn(tmp_path / "again"))
         while page.process is None:
             await asyncio.sleep(0.01)
+        (tmp_path / "again" / "config.json").write_text("{}")  # as the process would, a little later
         page.process.kill()
         await task
 
@@ -247,4 +248,6 @@ def test_whatever_goes_wrong_while_learning_is_told_and_the_page_goes_on(place: 
     assert told[1].startswith("the process that learned was ended with code -9")
     assert page.desk is before
     assert page.process is None
+    assert (tmp_path / "out").read_text() == "no folder"  # it is not the page's
+    assert not (tmp_path / "again").exists()
     before.book.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -32,6 +33,7 @@ from semimetric.pipeline.own import OwnData, OwnRequest, check_enough, fit_read,
 from semimetric.pipeline.plan import Plan
 from semimetric.pipeline.warm import Start, read_start
 from semimetric.serve.evaluate import evaluate_examples
+from semimetric.serve.labels import given_labels
 from semimetric.serve.pictures import Pictures, open_pictures, source_of
 from semimetric.training import Run, choose_device
 
@@ -104,13 +106,18 @@ def learn_again(
 ) -> Judgement:
     """Fit the examples of ``run`` with these labels (N,) into the new folder ``out``, and judge both runs.
 
+    Whatever goes wrong with the judging, the new run is whole.
+
     Parameters
     ----------
+    labels : of the first examples of the run; those that were added to it meanwhile keep their own
     data_dir, source : as for ``open_pictures``
     tell : is given {"judging": number, "of": count} before each fit that judges
     """
     loaded = load_run(run, "cpu")
     check_can_learn(loaded, source)
+    added = given_labels(loaded.fitted)[len(labels) :]
+    labels = [*labels, *(None if label is None else str(label) for label in added)]
     if is_benchmark(loaded):
         _benchmark_again(loaded, labels, out, data_dir)
         return Judgement(why="The test set of the benchmark judges.")
@@ -118,7 +125,15 @@ def learn_again(
     own = _read(loaded, request, source, labels)
     kept = dataclasses.replace(own.data)  # fitting releases its data
     fit_read(request, own, source_of(loaded, source), out)
-    return _judge(loaded, dataclasses.replace(own, data=kept), request.start, labels, tell)
+    try:
+        return _judge(loaded, dataclasses.replace(own, data=kept), request.start, labels, tell)
+    except Exception as error:  # the new run is whole
+        return Judgement(why=judging_failed(sentence_of(error)))
+
+
+def judging_failed(why: str) -> str:
+    """That a new run is whole, and why nothing is known of its accuracy."""
+    return f"The new model is in use, but judging it failed: {why}"
 
 
 def _request(loaded: LoadedRun) -> OwnRequest:
@@ -239,4 +254,5 @@ def main(request: Path) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then ends this process
     raise SystemExit(main(Path(sys.argv[1])))

@@ -1,7 +1,8 @@
 """Labels that people give: an append-only CSV file next to the run, which ``fit --labels`` reads.
 
-Each line is one label of one example, with who gave it, when, and the number of the change that it belongs to. A change
-is undone by further lines, whose change is the negative number. The last line of an example counts.
+Each line is one label of one example, with who gave it, when, the number of the change that it belongs to, and its
+source: "suggested" unless the label is a random one of the run. A change is undone by further lines, whose change is
+the negative number. The last line of an example counts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import csv
 import io
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,9 +21,12 @@ from threading import Lock
 from semimetric.core.errors import InputError, RunError
 from semimetric.core.files import sync_folder, try_lock
 from semimetric.data.collection import tidy
-from semimetric.data.labels import is_no_label
+from semimetric.data.labels import SUGGESTED, is_no_label
 
 COLUMNS = ("path", "label", "who", "when", "change")
+SOURCE = "source"
+"""A sixth column, which files of earlier versions do not have."""
+
 LONGEST = 200
 """Characters of a label or of a person's name."""
 
@@ -45,20 +49,38 @@ class LabelBook:
     path : the file; it is made with the first change, and begins with the labels that the run has
     names : N names of examples
     labels : N labels of the run, None for unlabelled
+    suggested : rows of the run whose labels are no random sample
     """
 
-    def __init__(self, path: Path, names: Sequence[str], labels: Sequence[str | None]) -> None:
+    def __init__(
+        self, path: Path, names: Sequence[str], labels: Sequence[str | None], suggested: Collection[int] = ()
+    ) -> None:
         self.path = path
-        self.names = tuple(names)
-        self.labels = list(labels)
-        self._counts = Counter(label for label in labels if label is not None)
+        self.names: tuple[str, ...] = ()
+        self.labels: list[str | None] = []
+        self.sources: list[str] = []
+        self._columns: tuple[str, ...] = (*COLUMNS, SOURCE)
+        self._counts: Counter[str] = Counter()
         self.changes: list[Change] = []
         self.last = 0
         self._lock = Lock()
         self._file: int | None = None
+        self.grow(names, labels, suggested)
         if path.exists():
             self._open()
             self._read()
+
+    def grow(self, names: Sequence[str], labels: Sequence[str | None], suggested: Collection[int] = ()) -> None:
+        """Take in what a run has beyond the examples of this book, which are its first; another run is refused."""
+        with self._lock:
+            known = len(self.names)
+            if tuple(names[:known]) != self.names:
+                raise RunError(f"the run has other examples than the labels in {self.path}. Serve it on its own.")
+            self.names = tuple(names)
+            for row, label in enumerate(labels[known:], known):
+                self.sources.append("" if label is not None and row not in suggested else SUGGESTED)
+                self.labels.append(None)
+                self._put(row, label)
 
     def set(self, rows: Sequence[int], label: str | None, who: str) -> Change:
         """Give examples a label, or take it away with None; it is on disk when this returns."""
@@ -122,9 +144,13 @@ class LabelBook:
         """Write all lines of a change with one call, and wait for the disk."""
         if self._file is None:
             self._create()
+        self._write(self._lines(entries, who, number))
+
+    def _lines(self, entries: Iterable[tuple[int, str | None]], who: str, number: int) -> str:
+        """The lines of a change, with the columns that the file has."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        text = _lines((self.names[row], label or "", who, now, number) for row, label in entries)
-        self._write(text)
+        whole = ((self.names[row], label or "", who, now, number, self.sources[row]) for row, label in entries)
+        return _text(line[: len(self._columns)] for line in whole)
 
     def _write(self, text: str) -> None:
         """Append whole lines to the file, or nothing: a disk may fill up in the middle of them."""
@@ -158,9 +184,8 @@ class LabelBook:
         sync_folder(self.path.parent)
 
     def _begin(self) -> None:
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
         given = [(row, label) for row, label in enumerate(self.labels) if label is not None]
-        self._write(_lines([COLUMNS, *((self.names[row], label, "run", now, 0) for row, label in given)]))
+        self._write(_text([self._columns]) + self._lines(given, "run", 0))
 
     def _open(self, flags: int = 0) -> None:
         self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | flags, 0o666)
@@ -180,11 +205,13 @@ class LabelBook:
             return
         numbers = {name: row for row, name in enumerate(self.names)}
         try:
-            changes = list(_changes(content[:whole].decode(), self.path))
+            text = content[:whole].decode()
+            changes = list(_changes(text, self.path))
         except UnicodeDecodeError as error:
             raise RunError(f"{self.path} is damaged: it is no UTF-8 text ({error}). Move it away.") from error
         except csv.Error as error:
             raise RunError(f"{self.path} is damaged: {error}. Mend it, or move it away.") from error
+        self._columns = (*COLUMNS, SOURCE) if SOURCE in _header(text) else COLUMNS
         for number, entries in changes:
             known = {numbers[name]: label for name, label in entries.items() if name in numbers}
             if number == 0:
@@ -202,7 +229,7 @@ class LabelBook:
 def _changes(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, str | None]]]:
     """The changes of a file in their order: number, and label by name."""
     rows = csv.DictReader(io.StringIO(text))
-    if rows.fieldnames is None or not {*COLUMNS} <= {*rows.fieldnames}:
+    if not {*COLUMNS} <= {*_header(text)}:
         raise RunError(f"{path} is no file of labels: its columns are not {', '.join(COLUMNS)}. Move it away.")
     number = 0
     entries: dict[str, str | None] = {}
@@ -218,9 +245,14 @@ def _changes(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, str | No
     yield number, entries
 
 
-def _lines(rows: object) -> str:
+def _header(text: str) -> list[str]:
+    """The columns of a file."""
+    return next(csv.reader(io.StringIO(text)), [])
+
+
+def _text(rows: Iterable[Sequence[object]]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)  # type: ignore[arg-type]
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from semimetric.core.errors import InputError, RunError
+from semimetric.core.errors import InputError
 from semimetric.encoders.photographs import PhotoTransform
 from semimetric.evaluation.audit import held_out_predictions, likely_errors, near_duplicates, outliers
 from semimetric.graph import nearest_neighbors
 from semimetric.model.fitted import GRAPH_NEIGHBORS, posteriors_of
 from semimetric.model.folder import LoadedRun, load_run
+from semimetric.serve.labels import given_labels
 from semimetric.serve.maps import full_map
 from semimetric.serve.page.book import LabelBook
 from semimetric.serve.pictures import Pictures, jpeg_of, open_pictures
@@ -54,22 +54,16 @@ class Desk:
         self.result: dict[str, Any] = Run(run).read("result.json") or {}
         self.run, self.data_dir, self.source = run, data_dir, source
         self.pictures: Pictures = open_pictures(self.loaded, data_dir, source)
-        names = tuple(map(_text, self.fitted.examples.names)) or tuple(map(str, range(len(self.fitted.labels))))
+        self.names = tuple(map(_text, self.fitted.examples.names)) or tuple(map(str, range(len(self.fitted.labels))))
         self.trained_classes = [_text(name) for name in self.fitted.examples.classes]
-        given = [
-            None if n < 0 else self.trained_classes[n] for n in self.fitted.columns_of(self.fitted.labels).tolist()
-        ]
-        self.book = book or LabelBook(labels_file(run), names, given)
-        if self.book.names != names:
-            raise RunError(f"{run} has other examples than the labels in {self.book.path}. Serve it on its own.")
+        given = [None if label is None else _text(label) for label in given_labels(self.fitted)]
+        found = self.names, given, self.fitted.examples.suggested
+        self.book = book or LabelBook(labels_file(run), *found)
+        if book is not None:
+            book.grow(*found)
         self.small = lru_cache(4096)(self._small)
         self._queueing = Lock()
         self._queued: tuple[tuple[int, int, int], list[dict[str, Any]]] = (0, 0, 0), []
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the examples."""
-        return self.book.names
 
     def classes(self) -> list[str]:
         """Classes of the run and those that people added."""
@@ -78,7 +72,8 @@ class Desk:
     def labels(self) -> Tensor:
         """Numbers (N,) of the current labels among ``classes``, -1 for none."""
         numbers = {name: number for number, name in enumerate(self.classes())}
-        return torch.tensor([-1 if label is None else numbers[label] for label in self.book.labels])
+        given = self.book.labels[: len(self.names)]  # a run that has learned again may have more examples
+        return torch.tensor([-1 if label is None else numbers[label] for label in given])
 
     @cached_property
     def predicted(self) -> Tensor:
@@ -134,6 +129,7 @@ class Desk:
                 "row": row,
                 "name": self.names[row],
                 "label": self.book.labels[row],
+                "source": "" if self.book.labels[row] is None else self.book.sources[row],
                 "predicted": known[int(self.predicted[row])] if int(self.predicted[row]) >= 0 else None,
                 "confidence": round(float(self.fitted.posteriors.confidence[row]), 4),
                 "values": [(name, f"{value:.4g}") for name, value in self.pictures.values(row)],
@@ -252,7 +248,8 @@ def compared(before: Desk, after: Desk) -> dict[str, Any]:
     """Test scores of two runs on the same examples, where there are any, and whose predicted class changed."""
     old = [before.classes()[n] if n >= 0 else "" for n in before.predicted.tolist()]
     new = [after.classes()[n] if n >= 0 else "" for n in after.predicted.tolist()]
-    changed = np.flatnonzero(np.array(old, dtype=object) != np.array(new, dtype=object)).tolist()
+    pairs = zip(old, new, strict=False)  # the new run may have more examples
+    changed = [row for row, (was, now) in enumerate(pairs) if was != now]
     return {
         "before": before.result.get("final"),
         "after": after.result.get("final"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,8 @@ from starlette.staticfiles import StaticFiles
 from semimetric.core.errors import InputError, RunError, SemimetricError
 from semimetric.core.files import read_json
 from semimetric.serve.csv_file import table_text
-from semimetric.serve.page.again import check_can_learn, sentence_of
+from semimetric.serve.labels import COLUMNS
+from semimetric.serve.page.again import Judgement, check_can_learn, judging_failed, sentence_of
 from semimetric.serve.page.asked import body_of, count_of, json_of, who_labels
 from semimetric.serve.page.desk import Desk, compared
 from semimetric.serve.page.guard import Guard
@@ -73,9 +76,15 @@ class Page:
     async def learn(self, out: Path) -> None:
         """Fit again in a process of its own, and go over to the new run once it is whole.
 
-        Whatever goes wrong is told, and the page goes on with the old run.
+        Whatever goes wrong is told, and the page goes on with the old run. A folder that holds no whole run then is
+        removed: no command can continue it.
         """
         before = self.desk
+        try:
+            out.mkdir()
+        except OSError as error:
+            self.tell("failed", {"why": sentence_of(error)})
+            return
         try:
             judged = await self._fit(out)
             after = await run_in_threadpool(Desk, out, before.book, before.data_dir, before.source)
@@ -84,6 +93,9 @@ class Page:
         except Exception as error:
             self.tell("failed", {"why": sentence_of(error)})
             return
+        finally:
+            if not is_finished(out):
+                shutil.rmtree(out, ignore_errors=True)
         self.desk = after
         self.tell("learned", self.outcome)
 
@@ -104,7 +116,10 @@ class Page:
                 self._stop(process)
                 self.process = None
             if not answer.exists():
-                raise RunError(f"the process that learned was ended with code {process.returncode}. Is memory short?")
+                ended = f"ended with code {process.returncode}. Is memory short?"
+                if not is_finished(out):
+                    raise RunError(f"the process that learned was {ended}")
+                return asdict(Judgement(why=judging_failed(f"the process that judged was {ended}")))
             found: dict[str, Any] = read_json(answer)
         if "error" in found:
             raise RunError(found["error"])
@@ -264,8 +279,7 @@ class Answers:
         """A selection as CSV."""
         rows = self._desk.checked((await json_of(request)).get("rows", []))
         listed = await run_in_threadpool(self._desk.examples, rows)
-        columns = ["name", "label", "predicted", "confidence"]
-        text = table_text(columns, [["" if entry[c] is None else entry[c] for c in columns] for entry in listed])
+        text = table_text(COLUMNS, [["" if entry[c] is None else entry[c] for c in COLUMNS] for entry in listed])
         name = 'attachment; filename="selection.csv"'
         return Response(text, media_type="text/csv; charset=utf-8", headers={"Content-Disposition": name})
 
@@ -296,6 +310,11 @@ class Answers:
                 self._page.listeners.discard(queue)
 
         return StreamingResponse(stream(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+def is_finished(run: Path) -> bool:
+    """Whether the training of a run has ended and all of it is written; the result is the last file."""
+    return (run / "result.json").exists()
 
 
 def next_run(labels: Path) -> Path:
