@@ -21,8 +21,17 @@ _state = {"asked": False, "told": False}
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Interrupt; an import is awaited, as libraries take an exception there for a part that is not installed."""
     _state["asked"] = True
-    raise KeyboardInterrupt
+    if not _is_importing(frame):
+        raise KeyboardInterrupt
+    _interrupt_soon()
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_globals.get("__name__") != "importlib._bootstrap":
+        frame = frame.f_back
+    return frame is not None
 
 
 def tell_interrupted(how_to_continue: str = "") -> None:
@@ -34,14 +43,18 @@ def tell_interrupted(how_to_continue: str = "") -> None:
 def _unraisable(unraisable: Any) -> None:
     """An interruption inside of code that cannot raise is asked for again; other errors there concern nobody."""
     if isinstance(unraisable.exc_value, KeyboardInterrupt):
-        with suppress(RuntimeError):  # at the very end no thread can be started, and nothing is left to interrupt
-            _thread.start_new_thread(_interrupt_again, ())
+        _interrupt_soon()
+
+
+def _interrupt_soon() -> None:
+    """Interrupt again in a moment; at once, the interruption would be lost in the same place."""
+    with suppress(RuntimeError):  # at the very end no thread can be started, and nothing is left to interrupt
+        _thread.start_new_thread(_interrupt_again, ())
 
 
 def _interrupt_again() -> None:
-    """Interrupt when the code that cannot raise has ended; at once, the interruption would be lost in it again."""
     time.sleep(0.01)
-    _thread.interrupt_main()
+    os.kill(os.getpid(), signal.SIGINT)  # wakes what waits, unlike ``interrupt_main``
 
 
 def main() -> None:

@@ -55,6 +55,17 @@ def test_an_interruption_is_one_sentence(tmp_path: Path, wine: Path, number: sig
     assert not list(tmp_path.rglob(NAME))
 
 
+def test_a_library_that_swallows_everything_while_it_is_imported_loses_no_interruption(tmp_path: Path) -> None:
+    swallows = "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(0.3)\nexcept BaseException:\n    pass\n"
+    (tmp_path / "swallows.py").write_text("import os, signal, time\n" + swallows)
+    code = (
+        "import signal, time\nfrom semimetric.cli import entry\nsignal.signal(signal.SIGINT, entry._interrupt)\n"
+        "try:\n    import swallows\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('interrupted')\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    assert (said.stdout, said.stderr) == ("interrupted\n", "")
+
+
 def test_a_lock_names_its_holder_and_a_dead_one_is_taken_over(tmp_path: Path, wine: Path) -> None:
     out = tmp_path / "run"
     fit = ("fit", wine, "--method", "lrml", "-o", out)
