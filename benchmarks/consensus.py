@@ -4,8 +4,9 @@
     python benchmarks/consensus.py --rows 'cifar10 resnet9' --seeds 0,1 --data-dir DATA --workers 2
     python benchmarks/consensus.py --rows digits --device cpu --threads 2
 
-Settings are those of the preset, with what ``ROWS`` changes; nothing is chosen on the test set. ``shuffled labels`` is
-the control. What ``--out`` holds already is kept and not run again.
+Settings are those of the preset, with what ``ROWS`` changes; nothing is chosen on the test set. Controls: shuffled
+labels; classes that fall in size to a twentieth; two classes without labels. What ``--out`` holds already is kept and
+not run again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Row:
 
     dataset: str
     settings: dict[str, Any] = field(default_factory=dict)
-    shuffled: bool = False
+    control: str = ""
 
 
 RESNET = {"encoder": "resnet9", "selective": True, "epochs": 90}
@@ -61,8 +62,12 @@ ROWS = {
     "digits": Row("digits"),
     "mnist 50 labels": Row("mnist", {"labels_per_class": 5}),
     "mnist 10 labels": Row("mnist", {"labels_per_class": 1}),
-    "mnist shuffled labels": Row("mnist", shuffled=True),
-    "digits shuffled labels": Row("digits", shuffled=True),
+    "mnist shuffled labels": Row("mnist", control="shuffled"),
+    "mnist unbalanced": Row("mnist", control="unbalanced"),
+    "mnist two unlabelled": Row("mnist", control="two unlabelled"),
+    "digits shuffled labels": Row("digits", control="shuffled"),
+    "digits unbalanced": Row("digits", control="unbalanced"),
+    "digits two unlabelled": Row("digits", control="two unlabelled"),
 }
 
 
@@ -107,7 +112,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
             "default",
             row.settings | changes(args.set, name),
             name,
-            shuffled=row.shuffled,
+            control=row.control,
         )
         for name, row in ((name, ROWS[name]) for name in args.rows)
         for seed in args.seeds.split(",")

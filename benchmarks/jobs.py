@@ -32,8 +32,8 @@ class Job:
     label: str = ""
     cut: int | None = None
     """Score the largest ``cut`` dimensions of the final metric too."""
-    shuffled: bool = False
-    """Give the training examples each other's labels: the control, in which labels say nothing."""
+    control: str = ""
+    """One of ``CONTROLS``: training examples or labels that are not what a user hopes to have."""
     validate: bool = False
     """Score the last model on withheld training examples; the test set is not touched."""
 
@@ -63,10 +63,10 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
 
     began = time.perf_counter()
     experiment = job.plan()
-    dataset = shuffled(load_dataset(job.dataset, data_dir), job.seed) if job.shuffled else None
+    changed = CONTROLS[job.control](experiment, load_dataset(job.dataset, data_dir)) if job.control else {}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        outcome = fit_benchmark(experiment, out, data_dir, device, progress=Quiet(), dataset=dataset)
+        outcome = fit_benchmark(experiment, out, data_dir, device, progress=Quiet(), **changed)
         history = Run.open(out).history()
         if job.cut:
             outcome["cut"] = evaluate_run(out, data_dir, device, job.cut)["scores"]
@@ -112,11 +112,38 @@ def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str,
     }
 
 
-def shuffled(dataset: Any, seed: int) -> Any:
-    """The dataset with its training labels in random order."""
+def shuffled(plan: Any, dataset: Any) -> dict[str, Any]:
+    """Training examples with each other's classes: labels say nothing."""
     labels = dataset.train.labels
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    return dataclasses.replace(dataset, train=dataclasses.replace(dataset.train, labels=labels[order]))
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(plan.seed))
+    return {"dataset": dataclasses.replace(dataset, train=dataclasses.replace(dataset.train, labels=labels[order]))}
+
+
+def unbalanced(plan: Any, dataset: Any) -> dict[str, Any]:
+    """Classes of the training examples whose sizes fall evenly from the whole to a twentieth, in random order."""
+    labels = dataset.train.labels
+    generator = torch.Generator().manual_seed(plan.seed)
+    classes = torch.unique(labels)
+    kept = []
+    for place, number in enumerate(classes[torch.randperm(len(classes), generator=generator)]):
+        rows = (labels == number).nonzero().flatten()
+        share = RAREST ** (place / (len(classes) - 1))
+        kept.append(rows[torch.randperm(len(rows), generator=generator)[: round(share * len(rows))]])
+    return {"dataset": dataclasses.replace(dataset, train=dataset.train.subset(torch.cat(kept).sort().values))}
+
+
+def two_unlabelled(plan: Any, dataset: Any) -> dict[str, Any]:
+    """Two random classes without any label."""
+    from semimetric.pipeline.data import benchmark_data
+
+    data = benchmark_data(plan, dataset)
+    classes = torch.unique(dataset.train.labels)
+    without = classes[torch.randperm(len(classes), generator=torch.Generator().manual_seed(plan.seed))[:2]]
+    return {"dataset": dataset, "labels": torch.where(torch.isin(data.labels, without), -1, data.labels)}
+
+
+RAREST = 1 / 20
+CONTROLS = {"shuffled": shuffled, "unbalanced": unbalanced, "two unlabelled": two_unlabelled}
 
 
 def run_jobs(

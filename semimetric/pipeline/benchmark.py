@@ -33,6 +33,7 @@ def fit_benchmark(
     resume: bool = False,
     progress: Progress | None = None,
     dataset: Dataset | None = None,
+    labels: Tensor | None = None,
 ) -> dict[str, Any]:
     """Fit a plan on its dataset, and score the test set before and after.
 
@@ -42,6 +43,7 @@ def fit_benchmark(
     data_dir : folder that holds benchmark data
     resume : continue the run in ``out``
     dataset : the dataset, if it is loaded already; with a backbone, its features
+    labels : (N,) class numbers of the examples to learn from, -1 = unlabelled, in place of those that the split draws
 
     Returns
     -------
@@ -56,6 +58,8 @@ def fit_benchmark(
         _check_weights(Run.open(out), plan, digest)
     progress.stage(f"loading {plan.dataset}")
     data = benchmark_data(plan, dataset or load_examples(plan, data_dir, where, progress))
+    if labels is not None:
+        data = dataclasses.replace(data, labels=labels)
     side = photograph_side(plan.dataset, plan.network.side)
     if side and out is not None:
         network = dataclasses.replace(plan.network, side=side)

@@ -15,6 +15,7 @@ from semimetric.core.errors import InputError, RunError
 from semimetric.data import load_dataset
 from semimetric.data.benchmarks.registry import DATASETS
 from semimetric.methods import METHODS, method_names
+from semimetric.model.folder import load_run
 from semimetric.pipeline.benchmark import evaluate_run, fit_benchmark
 from semimetric.pipeline.config import run_config
 from semimetric.pipeline.data import benchmark_data
@@ -280,6 +281,16 @@ def test_recorded_steps_train_as_plain_ones_do() -> None:
     finally:
         AffinityTriplets.capturable_loss = True
     assert recorded["final"] == pytest.approx(plain["final"], abs=0.02)
+
+
+def test_labels_may_be_given_in_place_of_those_that_the_split_draws(tmp_path: Path) -> None:
+    plan = quick()
+    drawn = benchmark_data(plan, load_dataset("digits")).labels
+    given = torch.where(drawn >= 8, -1, drawn)
+    fit_benchmark(plan, tmp_path / "run", device="cpu", labels=given)
+    fitted = load_run(tmp_path / "run", "cpu").fitted
+    assert torch.equal(fitted.labels, given)
+    assert fitted.posteriors.classes.tolist() == list(range(8))
 
 
 @pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")

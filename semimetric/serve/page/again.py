@@ -21,13 +21,11 @@ import torch
 
 from semimetric.core.errors import InputError, SemimetricError
 from semimetric.core.files import write_json
-from semimetric.data import Collection, load_dataset
+from semimetric.data import Collection
 from semimetric.model.fitted import FittedModel
 from semimetric.model.folder import LoadedRun, load_run
 from semimetric.model.origin import has_own_files, named_files
-from semimetric.pipeline.benchmark import benchmark_plan
-from semimetric.pipeline.config import run_config, run_opener
-from semimetric.pipeline.data import benchmark_data
+from semimetric.pipeline.benchmark import benchmark_plan, fit_benchmark
 from semimetric.pipeline.fit import fit
 from semimetric.pipeline.own import OwnData, OwnRequest, check_enough, fit_read, read_own
 from semimetric.pipeline.plan import Plan
@@ -219,11 +217,8 @@ def _benchmark_again(loaded: LoadedRun, labels: Sequence[str | None], out: Path,
     new = sorted({label for label in labels if label is not None} - {*classes})
     if new:
         raise InputError(f"the benchmark {plan.dataset} has no class {new[0]!r}, and its classes are fixed.")
-    data = benchmark_data(plan, load_dataset(plan.dataset, data_dir))
     numbers = torch.tensor([-1 if label is None else classes[label] for label in labels])
-    data = dataclasses.replace(data, labels=numbers)
-    config = run_config("benchmark", plan, {"source": plan.dataset}, None)
-    fit(plan, data, choose_device("auto"), run_opener(out, config, False))
+    fit_benchmark(plan, out, data_dir, labels=numbers)
 
 
 def sentence_of(error: BaseException) -> str:
