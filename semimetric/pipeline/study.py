@@ -102,6 +102,7 @@ def run_study(
         check_free(folder)
     with locked(folder):
         study = Study(problem, folder, seed)
+        study.write()  # of the last trial, if the process was killed between its end and this
         while (done := len(study.finished())) < trials:
             watcher.trial(done + 1, trials, study.best_score())
             study.try_next(done, watcher)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from helpers.sealed import reseal
 
 from semimetric.core.errors import DivergedError, InputError, RunError
 from semimetric.core.space import Range, Space
-from semimetric.pipeline.study import Problem, Report, Scored, rounded, standard_error
+from semimetric.pipeline.study import Problem, Report, Scored, Study, rounded, standard_error
 from semimetric.pipeline.study import run_study as tune
 from semimetric.pipeline.study_folder import check_study
 
@@ -122,6 +125,39 @@ def test_interrupted_it_continues_as_if_it_had_not_been(tmp_path: Path, killed: 
     last = Tried()
     assert tune(problem(last), tmp_path / "parts", 14) == expected
     assert parts + last.settings == whole.settings
+
+
+def killed_before(point: int, trials: int, folder: Path) -> bool:
+    """Run a study in a process that is killed before its file operation ``point``; False if it has fewer."""
+    child = os.fork()
+    if child == 0:
+        left = iter(range(point))
+
+        def count(event: str, about: tuple[Any, ...]) -> None:
+            writes = event in ("os.rename", "os.remove") or (event == "open" and "a" in str(about[1]))
+            if writes and next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(count)
+        with suppress(BaseException):
+            tune(problem(Tried({trials: InputError("too many.")})), folder, trials)
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_killed_between_any_two_writes_it_continues_as_if_it_had_not_been(tmp_path: Path) -> None:
+    trials, point = 2, 0
+    whole = tmp_path / "whole"
+    expected = tune(problem(Tried({trials: InputError("too many.")})), whole, trials)
+    while killed_before(point, trials, folder := tmp_path / str(point)):
+        done = len(Study(problem(Tried()), folder, seed=0).finished())
+        again = Tried({trials - done: InputError("too many.")})
+        assert tune(problem(again), folder, trials) == expected, point
+        assert len(again.settings) == trials - done, point
+        assert (folder / "best.json").read_bytes() == (whole / "best.json").read_bytes(), point
+        assert {path.name for path in folder.iterdir()} == {path.name for path in whole.iterdir()}, point
+        point += 1
+    assert point > 5 * trials
 
 
 def test_a_log_that_was_torn_when_its_writer_was_killed_is_mended(tmp_path: Path) -> None:
