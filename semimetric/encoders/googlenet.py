@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from semimetric.core.draws import own_draws
+from semimetric.core.draws import OwnDraws
 from semimetric.core.errors import InputError
 from semimetric.data.preprocess import IMAGENET_MEAN, IMAGENET_STD
 from semimetric.encoders.headless import check_images, conversion
@@ -169,7 +169,7 @@ def load_googlenet(path: Path | str) -> GoogLeNet:
             f"{_TORCHVISION!r}, as torchvision's. Give a file of one of these two."
         )
     batch_norm = _TORCHVISION in tensors
-    with own_draws():
+    with OwnDraws():
         network = GoogLeNet(batch_norm)
     ours = _names_here(batch_norm)
     load_tensors(network, {ours.get(name, name): tensor for name, tensor in tensors.items()}, path, _NO_FEATURES)

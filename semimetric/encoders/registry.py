@@ -109,7 +109,7 @@ def build_encoder(
         File with the weights of a pretrained encoder. Without it the encoder is random, except for those of
         transformers, which need the file.
     """
-    from semimetric.core.draws import own_draws
+    from semimetric.core.draws import OwnDraws, turns
 
     spec, shape = _find(name), tuple(input_shape)
     check_choice(init, ("gaussian", "he"), "init")
@@ -120,7 +120,7 @@ def build_encoder(
             f"Encoders that take a file are {', '.join(spec.name for spec in pretrained_specs())} and those of "
             f"{', '.join(LIBRARIES)}."
         )
-    with own_draws(seed):
+    with OwnDraws(seed) if name in _FROM_SCRATCH | _PRETRAINED else turns(seed):
         return spec.build(shape, init) if weights is None or spec.load is None else spec.load(Path(weights))
 
 
@@ -134,11 +134,11 @@ def rebuild_encoder(name: str, input_shape: Shape, tensors: Mapping[str, Tensor]
     tensors : mapping of str to Tensor
         The ``state_dict``; tensors that do not fit are a ``RuntimeError`` of torch.
     """
-    from semimetric.core.draws import own_draws
+    from semimetric.core.draws import turns
 
     spec = _find(name)
     if spec.rebuild is not None:
-        with own_draws():
+        with turns(seed=0):
             return spec.rebuild(tensors)
     encoder = build_encoder(name, input_shape, seed=0, init=init)
     encoder.load_state_dict(tensors)

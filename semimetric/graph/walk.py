@@ -7,13 +7,12 @@ is the probability that a walk from i, which stops at each node with probability
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from semimetric.core.threads import cpu_threads
 from semimetric.graph.edges import group_by_node
 
 TOLERANCE = 1e-9  # error of a column of P B, relative to the largest entry of that column of B
@@ -69,7 +68,7 @@ def solve_walk(
     width = CACHED_COLUMNS if on_cpu else max(CACHED_COLUMNS, BLOCK_ENTRIES // len(columns))
     blocks = columns.double().split(width, dim=1)
     threads = 1 if on_cpu and blocks[0].numel() < ONE_THREAD_ENTRIES else torch.get_num_threads()
-    with _cpu_threads(threads):
+    with cpu_threads(threads):
         return torch.cat([_solve_block(walk, block.contiguous(), gamma, tolerance) for block in blocks], dim=1)
 
 
@@ -82,17 +81,6 @@ def walk_sums(walk: Walk, values: Tensor) -> Tensor:
     """The sums of a product before the factor: over the neighbours of each node."""
     sums: Tensor = torch.nn.functional.embedding_bag(walk.nodes, values, walk.starts, mode="sum")
     return sums
-
-
-@contextmanager
-def _cpu_threads(threads: int) -> Iterator[None]:
-    """Limit torch to this number of CPU threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def walk_lists(neighbors: Tensor, gamma: float, adjoint: bool = False) -> Walk:

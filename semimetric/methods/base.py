@@ -112,6 +112,8 @@ class Method(nn.Module, ABC, Generic[C]):
         super().__init__()
         self.settings = self.Settings() if settings is None else settings
         self.make_views: Views | None = None
+        self.draws: torch.Generator | None = None
+        """What training draws from, views and noise; None for torch's own generator, which training then seeds."""
         self._guards: dict[str, str] = {}
 
     # Must be implemented.
@@ -171,7 +173,7 @@ class Method(nn.Module, ABC, Generic[C]):
     def on_epoch_begin(self, epoch: int) -> None:
         """Called before ``constraints`` in each epoch, counted from 1.
 
-        Draw the random numbers of an epoch here, from torch's global generator, which training seeds and saves.
+        Draw the random numbers of an epoch here, with ``generator=self.draws``, which training seeds and saves.
         """
 
     def statistics(self, metric: Metric, features: Tensor, constraints: C) -> dict[str, float]:
@@ -186,7 +188,7 @@ class Method(nn.Module, ABC, Generic[C]):
 
         All first views come before all second views. ``loss`` gets one feature for each view.
         """
-        return inputs if self.make_views is None else self.make_views(inputs)
+        return inputs if self.make_views is None else self.make_views(inputs, self.draws)
 
     def on_epoch_end(self) -> dict[str, float]:
         """Called after the training of each epoch; returns more numbers for the log."""

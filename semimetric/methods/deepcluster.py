@@ -123,7 +123,7 @@ class DeepCluster(Classifier[Clusters]):
         """Draw a new head, since cluster indices change from epoch to epoch."""
         self.epoch.fill_(epoch)
         self.previous.copy_(self.assignment)
-        self.fresh.normal_(std=HEAD_DEVIATION / self.settings.head_rate)
+        self.fresh.normal_(std=HEAD_DEVIATION / self.settings.head_rate, generator=self.draws)
         self.steps.zero_()
 
     @torch.no_grad()

@@ -110,7 +110,7 @@ class Instance(Baseline[Targets]):
     def _against_noise(self, points: Tensor, targets: Tensor) -> Tensor:
         """All examples of a batch share their noise draws: n times less memory, the same expected loss."""
         entries, temperature = len(self.bank), self.settings.temperature
-        draws = torch.randint(entries, (self.settings.noise,), device=points.device)
+        draws = torch.randint(entries, (self.settings.noise,), generator=self.draws, device=points.device)
         noise = scaled_cosines(points, self.bank[draws], temperature)
         own = (points * self.bank[targets]).sum(1) / temperature
         return noise_contrastive_loss(own, noise, self._log_mean_of(noise) + math.log(entries), entries)

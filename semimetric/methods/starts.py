@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from semimetric.core.draws import own_draws
+from semimetric.core.draws import OwnDraws
 from semimetric.core.errors import InputError
 from semimetric.graph import cosine_posteriors, names_and_confidence
 from semimetric.methods.base import Examples
@@ -32,7 +32,7 @@ def blank_linear(width: int, columns: int, bias: bool = True) -> nn.Linear:
 
     ``nn.utils.skip_init`` is the same, but imports a package for algebra, which takes a second.
     """
-    with own_draws():
+    with OwnDraws():
         return nn.Linear(width, columns, bias=bias)
 
 

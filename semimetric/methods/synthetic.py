@@ -107,7 +107,7 @@ class Synthetic(Baseline[Triplets], LearnsMetric[Triplets]):
 
     def on_epoch_begin(self, epoch: int) -> None:
         """Draw the seed of this epoch's triplets."""
-        self.seed.fill_(int(torch.randint(LARGEST_SEED, ())))
+        self.seed.fill_(int(torch.randint(LARGEST_SEED, (), generator=self.draws)))
 
     def constraints(self, features: Tensor, labels: Tensor) -> RandomTriplets:
         """Each example is the anchor of a few triplets, with two random others."""

@@ -54,7 +54,7 @@ def start_from(trainer: Trainer, tensors: dict[str, Tensor], known: Tensor) -> N
 def write_checkpoint(trainer: Trainer, run: Run) -> None:
     """Write everything that ``restore_checkpoint`` needs, except for the best model."""
     tensors = trained_tensors(trainer) | trainer.schedule.state()
-    tensors |= {"generator": trainer.generator.get_state(), "torch_rng": torch.get_rng_state()}
+    tensors |= {"generator": trainer.generator.get_state(), "torch_rng": _draws(trainer).get_state()}
     if trainer.device.type == "cuda":
         tensors["cuda_rng"] = torch.cuda.get_rng_state(trainer.device)
     tensors |= optimizer_tensors(trainer.optimizer)
@@ -88,6 +88,11 @@ def _read(run: Run | None, name: str) -> tuple[dict[str, Tensor], Any]:
     return ranks.tensors_of_first(tensors), ranks.of_first(state)
 
 
+def _draws(trainer: Trainer) -> torch.Generator:
+    """The generator on the host that training draws from."""
+    return torch.default_generator if trainer.method.draws is None else trainer.method.draws
+
+
 def _of(run: Run | None) -> Run:
     assert run is not None, "the first rank has the run"
     return run
@@ -97,7 +102,7 @@ def _restore(trainer: Trainer, tensors: dict[str, Tensor], state: dict[str, Any]
     load_trained(trainer, tensors)
     trainer.schedule.restore(tensors)
     trainer.generator.set_state(tensors["generator"])
-    torch.set_rng_state(tensors["torch_rng"])
+    _draws(trainer).set_state(tensors["torch_rng"])
     if trainer.device.type == "cuda" and "cuda_rng" in tensors:
         torch.cuda.set_rng_state(tensors["cuda_rng"], trainer.device)
     restore_optimizer(trainer.optimizer, tensors)

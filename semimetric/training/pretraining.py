@@ -7,9 +7,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from semimetric.core.draws import own_draws
+from semimetric.core.draws import drawing
 from semimetric.core.errors import DivergedError, InputError
 from semimetric.data.stored import Inputs
+from semimetric.methods.starts import blank_linear
 from semimetric.training.progress import Progress, Silent
 from semimetric.training.settings import PretrainSettings
 
@@ -29,7 +30,7 @@ def pretrain(
     """
     if settings.pretrain_flip and inputs.ndim != 4:
         raise InputError(f"pretrain_flip mirrors images (N, C, H, W), got inputs of shape {tuple(inputs.shape)}.")
-    with own_draws(seed, inputs.device):  # for encoders with dropout
+    with drawing(seed, inputs.device, encoder):
         return _pretrain(encoder, inputs, labels, settings, seed, progress or Silent())
 
 
@@ -41,7 +42,7 @@ def _pretrain(
     classes, targets = torch.unique(labels, return_inverse=True)
     with torch.no_grad():
         width = encoder(inputs[:2]).shape[1]
-    head = nn.Linear(width, len(classes))
+    head = blank_linear(width, len(classes))
     nn.init.normal_(head.weight, std=0.01, generator=generator)
     nn.init.zeros_(head.bias)
     head.to(device)

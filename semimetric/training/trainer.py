@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from semimetric.core import ranks
-from semimetric.core.draws import own_draws
+from semimetric.core.draws import drawing
 from semimetric.core.errors import InputError
 from semimetric.data.stored import Inputs, some_of
 from semimetric.encoders import output_width
@@ -95,8 +95,9 @@ class Trainer:
         self.progress: Progress = progress or Silent()
         self.generator = torch.Generator().manual_seed(seed)
         width = output_width(self.encoder, self.data.inputs)
-        self.metric = method.initial_metric(width, self.generator, self._examples).to(self.device)
-        method.on_fit_begin(self.data.inputs, self.data.labels, width, self.generator)
+        with drawing(seed, self.device, method):
+            self.metric = method.initial_metric(width, self.generator, self._examples).to(self.device)
+            method.on_fit_begin(self.data.inputs, self.data.labels, width, self.generator)
         self.method.to(self.device)
         self.optimizer = build_optimizer(settings, list(self.encoder.parameters()), list(self.method.parameters()))
         averaged = settings.average > 0 and settings.lr > 0
@@ -142,7 +143,7 @@ class Trainer:
             The best encoder and metric, and how training went.
         """
         interrupted = False
-        with own_draws(self.seed, self.device):
+        with drawing(self.seed, self.device, self.encoder, self.method) as self.method.draws:
             try:
                 self._begin()
                 while self.epoch < self.settings.epochs and not self.watch.collapsed and not self._out_of_patience():

@@ -4,31 +4,73 @@ from __future__ import annotations
 
 import os
 import time
+from threading import Barrier, Thread
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from joblib import Parallel, delayed
 from sklearn.datasets import load_wine
+from torch import nn
 
 import semimetric as sm
+from semimetric.core.draws import turns
+from semimetric.training import Silent
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning", "ignore:.*fork.*:DeprecationWarning")
 
 
-def fitted(method: str, seed: int) -> np.ndarray:
+class Waiting(Silent):
+    """After each epoch, wait for the other fit to end one, too."""
+
+    def __init__(self, barrier: Barrier) -> None:
+        super().__init__()
+        self.barrier = barrier
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        self.barrier.wait(timeout=60)
+
+
+def fitted(method: str, seed: int, meeting: Barrier | None = None, encoder: Any = "mlp") -> np.ndarray:
     features, classes = load_wine(return_X_y=True)
     labels = np.where(np.arange(178) % 6 == 0, classes, -1)[::2]
-    model = sm.SemiMetric(method=method, epochs=2, encoder="mlp", random_state=seed)
+    model = sm.SemiMetric(method=method, epochs=2, encoder=encoder, random_state=seed)
+    if meeting is not None:
+        model._progress = lambda: Waiting(meeting)
     return model.fit(features[::2], labels).embedding_
 
 
 @pytest.mark.parametrize("method", ["consensus", "deepcluster", "synthetic"])
-def test_fits_in_threads_are_those_of_one_after_the_other(method: str) -> None:
+def test_fits_in_threads_run_at_once_and_are_those_of_one_after_the_other(method: str) -> None:
     alone = [fitted(method, seed) for seed in (0, 1)]
-    together = Parallel(n_jobs=2, backend="threading")(delayed(fitted)(method, seed) for seed in (0, 1, 0, 1))
-    for row, embedding in enumerate(together):
+    meeting = Barrier(2)
+    together = Parallel(n_jobs=2, backend="threading")(delayed(fitted)(method, seed, meeting) for seed in (0, 1))
+    for embedding, expected in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(embedding, expected)
+
+
+def with_dropout() -> nn.Sequential:
+    with turns(0):
+        return nn.Sequential(nn.Linear(13, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 8))
+
+
+def test_fits_of_a_network_with_dropout_take_turns_and_are_those_of_one_after_the_other() -> None:
+    alone = [fitted("consensus", seed, encoder=with_dropout()) for seed in (0, 1)]
+    jobs = (delayed(fitted)("consensus", seed, encoder=with_dropout()) for seed in (0, 1, 0, 1))
+    for row, embedding in enumerate(Parallel(n_jobs=2, backend="threading")(jobs)):
         np.testing.assert_array_equal(embedding, alone[row % 2])
+
+
+def test_what_another_thread_draws_meanwhile_is_not_changed() -> None:
+    with turns(3):
+        fit = Thread(target=fitted, args=("consensus", 0))
+        fit.start()
+        drawn = []
+        while fit.is_alive():
+            drawn.append(torch.rand(()))
+    with turns(3):
+        assert drawn == [torch.rand(()) for _ in drawn]
 
 
 @pytest.mark.slow

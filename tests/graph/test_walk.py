@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from threading import Thread
+
 import pytest
 import torch
 from helpers.draws import draws
@@ -98,15 +100,24 @@ def test_more_columns_than_fit_the_cache_are_solved_in_parts() -> None:
 def test_small_blocks_take_one_thread_and_give_the_others_back(
     entries: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A thread that begins meanwhile computes with as many threads as all others."""
     _, neighbors, _ = graph(19)
     used = []
+
+    def solve_block(_, block: Tensor, *rest) -> Tensor:
+        used.append(torch.get_num_threads())
+        begun = Thread(target=lambda: used.append(torch.get_num_threads()))
+        begun.start()
+        begun.join()
+        return block
+
     monkeypatch.setattr(walk, "ONE_THREAD_ENTRIES", entries)
-    monkeypatch.setattr(walk, "_solve_block", lambda _, block, *rest: used.append(torch.get_num_threads()) or block)
+    monkeypatch.setattr(walk, "_solve_block", solve_block)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         solve_walk(neighbors, sample(20), 0.9)
-        assert used == [expected]
+        assert used == [expected, 2]
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

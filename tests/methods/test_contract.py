@@ -287,7 +287,10 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(method: Method, make_cluste
         return Trainer(encoder, again, TrainingData(inputs_of(method, points), labels), settings, run=run)
 
     first = trainer(Run.create(tmp_path / "whole", {}))
+    before = torch.get_rng_state()
     whole = first.fit()
+    assert first.method.draws is not None, "fits of this method take turns in threads"
+    assert torch.equal(torch.get_rng_state(), before)
     parts = Run.create(tmp_path / "parts", {})
     stopped = trainer(parts)
     stopped.progress = StopAfter(1)
