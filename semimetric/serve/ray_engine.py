@@ -6,11 +6,12 @@ import json
 import logging
 import socket
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from semimetric.core.errors import InputError, SemimetricError
+from semimetric.core.errors import InputError, RunError, SemimetricError
 from semimetric.core.extras import import_extra
-from semimetric.model.folder import load_run
+from semimetric.model.folder import LoadedRun, load_run
 from semimetric.serve.shards import ShardWork
 from semimetric.training import Progress, Silent, choose_device
 
@@ -31,18 +32,29 @@ class Cluster:
         return self.device == "cuda" if self.address else choose_device(self.device).type == "cuda"
 
 
-class _Worker:
-    """Loads the run once, and embeds one shard at a time."""
+class ShardWorker:
+    """Loads the run once, and embeds one shard at a time; what goes wrong is told as the reason of the shard.
+
+    An error that left this class would reach the user as a traceback of Ray.
+    """
 
     def __init__(self, work: ShardWork, device: str) -> None:
-        self._work, self._loaded = work, load_run(work.run, device)
+        self._work, self._device = work, device
+
+    @cached_property
+    def _loaded(self) -> LoadedRun:
+        return load_run(self._work.run, self._device)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Embed the shard of a row that holds its name and version."""
         shard = str(row["shard"])
         try:
-            return self._work.embed(self._loaded, shard)
+            return self._work.embed(self._loaded, shard, str(row["version"]))
         except (SemimetricError, OSError) as error:
-            return {"shard": shard, "examples": 0, "skipped": "{}", "reason": str(error)}
+            reason = str(error)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return {"shard": shard, "examples": 0, "skipped": "{}", "reason": reason}
 
 
 def embed_with_ray(work: ShardWork, cluster: Cluster, progress: Progress | None = None) -> dict[str, Any]:
@@ -65,6 +77,11 @@ def embed_with_ray(work: ShardWork, cluster: Cluster, progress: Progress | None 
             for row in _rows(data, work, cluster, left):
                 rows.append(row)
                 progress.stage("shards embedded", len(rows), len(left))
+        except ray.exceptions.RayError as error:
+            raise RunError(
+                f"Ray ended after {len(rows)} of {len(left)} shards: {_first_line(error)}. Results that are there are "
+                "whole; the same command continues."
+            ) from error
         finally:
             ray.shutdown()
     skipped = {name: reason for row in rows for name, reason in json.loads(row["skipped"]).items()}
@@ -76,6 +93,7 @@ def embed_with_ray(work: ShardWork, cluster: Cluster, progress: Progress | None 
 def _start(ray: Any, data: Any, address: str) -> None:
     context = data.DataContext.get_current()
     context.enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it prints tracebacks of errors that it raises as well
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         _check_answers(address)
@@ -91,11 +109,17 @@ def _check_answers(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=SECONDS).close()
 
 
-def _rows(data: Any, work: ShardWork, cluster: Cluster, shards: list[str]) -> Any:
-    """A row for each shard, as soon as it is done."""
-    listed = data.from_items([{"shard": shard} for shard in shards], override_num_blocks=len(shards))
+def _first_line(error: Exception) -> str:
+    """What Ray says went wrong, without the traceback below it."""
+    return str(error).strip().split("\n", 1)[0].rstrip(".:") or type(error).__name__
+
+
+def _rows(data: Any, work: ShardWork, cluster: Cluster, shards: dict[str, str]) -> Any:
+    """A row for each shard, as soon as it is done; ``shards`` have their versions."""
+    items = [{"shard": shard, "version": version} for shard, version in shards.items()]
+    listed = data.from_items(items, override_num_blocks=len(items))
     embedded = listed.map(
-        _Worker,
+        ShardWorker,
         fn_constructor_args=(work, cluster.device),
         concurrency=min(cluster.workers, len(shards)),
         num_cpus=1,

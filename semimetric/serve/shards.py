@@ -1,7 +1,8 @@
-"""Shards of new examples, embedded one by one; a shard whose result is there is not embedded again.
+"""Shards of new examples, embedded one by one; a shard whose result is there is not embedded again until it changes.
 
 Sources and results lie in folders, or in storage that fsspec reaches (s3://, gs://, ...). A result appears whole or not
-at all, so that any number of processes may work on the same folder, and the same command continues.
+at all, so that any number of processes may work on the same folder, and the same command continues. A hidden file
+beside each result tells of which version of the shard it is.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import io
 import json
 import tarfile
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
@@ -28,6 +30,9 @@ from semimetric.training.run import Run
 Format = Literal["parquet", "tar"]
 ORIGIN = "semimetric.json"
 """File beside the results that says of which run and source they are: shards of two sources may have one name."""
+
+TELLS_VERSIONS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "created")
+"""What kinds of storage call the property of a file that changes with its content, the best first."""
 
 
 class Place:
@@ -54,6 +59,22 @@ class Place:
         if not self._storage.exists(self._root):
             return []
         return [PurePosixPath(path).name for path in self._storage.ls(self._root, detail=False)]
+
+    def version(self, name: str) -> str:
+        """What tells a file from another one of its name: its size, and its time or checksum."""
+        if self.is_local:
+            facts = (Path(self.url) / name).stat()
+            return f"{facts.st_size} {facts.st_mtime_ns}"
+        told = self._storage.info(f"{self._root}/{name}")
+        return f"{told.get('size')} {next((told[key] for key in TELLS_VERSIONS if told.get(key) is not None), '')}"
+
+    def contents(self, names: Iterable[str]) -> dict[str, bytes]:
+        """Contents of small files, of those that are there."""
+        if self.is_local:
+            files = ((name, Path(self.url) / name) for name in names)
+            return {name: path.read_bytes() for name, path in files if path.is_file()}
+        found = self._storage.cat([f"{self._root}/{name}" for name in names], on_error="omit")
+        return {PurePosixPath(path).name: content for path, content in found.items()}
 
     def fetch(self, name: str, folder: Path) -> Path:
         """The file as a local one, copied into ``folder`` if it is elsewhere."""
@@ -86,8 +107,11 @@ class ShardWork:
         """Name of the result of a shard."""
         return f"{PurePosixPath(shard).stem}.{self.format}"
 
-    def begin(self) -> list[str]:
-        """The shards without a result, after everything has been checked and ``out`` marked as of this run."""
+    def begin(self) -> dict[str, str]:
+        """The shards without a result and their versions.
+
+        Before, everything is checked and ``out`` is marked as of this run. A result of an earlier version is none.
+        """
         check_choice(self.format, get_args(Format), "format")
         if self.format == "parquet":
             import_extra("pyarrow.parquet", "tables", "--format parquet")
@@ -103,7 +127,15 @@ class ShardWork:
         if Place(self.source).url == Place(self.out).url:
             raise InputError("--out must be another folder than that of the shards.")
         there = self._mark()
-        return [name for name in shards if self.result_of(name) not in there]
+        versions = {name: Place(self.source).version(name) for name in shards}
+        done = [name for name in shards if self.result_of(name) in there]
+        notes = Place(self.out).contents(map(self._note_of, done)) if done else {}
+        same = {name for name in done if notes.get(self._note_of(name)) == _note(name, versions[name])}
+        return {name: version for name, version in versions.items() if name not in same}
+
+    def _note_of(self, shard: str) -> str:
+        """Name of the hidden file that tells of which version of a shard the result is."""
+        return f".{self.result_of(shard)}.json"
 
     def _mark(self) -> set[str]:
         """Mark ``out`` as of this run and source, and list the results there; a folder of anything else is refused."""
@@ -123,8 +155,11 @@ class ShardWork:
                 raise InputError(f"{self.out} holds results of another run, source or format. Choose another --out.")
         return there
 
-    def embed(self, loaded: LoadedRun, shard: str) -> dict[str, Any]:
-        """Embed a shard and write its result; returns how many examples it has, and why others are left out."""
+    def embed(self, loaded: LoadedRun, shard: str, version: str) -> dict[str, Any]:
+        """Embed a shard and write its result; returns how many examples it has, and why others are left out.
+
+        ``version`` is that of ``begin``: a shard that changed since then is embedded again by the next command.
+        """
         with tempfile.TemporaryDirectory(prefix="semimetric-shard-") as folder:
             photographs = Path(folder) / "photographs"
             photographs.mkdir()
@@ -137,8 +172,14 @@ class ShardWork:
             embedded = together([*embed_chunks(loaded, examples)], examples.skipped)
         check_any(embedded)
         content = _as_parquet(embedded) if self.format == "parquet" else _as_archive(embedded)
-        Place(self.out).write(self.result_of(shard), content)
+        place = Place(self.out)
+        place.write(self.result_of(shard), content)
+        place.write(self._note_of(shard), _note(shard, version))  # without it, the result does not count
         return {"shard": shard, "examples": len(embedded.names), "skipped": json.dumps(embedded.skipped), "reason": ""}
+
+
+def _note(shard: str, version: str) -> bytes:
+    return json_text({"shard": shard, "version": version}).encode()
 
 
 def _as_parquet(embedded: Embedded) -> bytes:

@@ -16,6 +16,7 @@ from semimetric.core.errors import InputError
 from semimetric.model.folder import load_run
 from semimetric.serve.page.again import check_can_learn
 from semimetric.serve.pictures import open_pictures
+from semimetric.serve.ray_engine import ShardWorker
 from semimetric.serve.shards import Place, ShardWork
 
 RAY = ("embed", "--engine", "ray")
@@ -60,19 +61,45 @@ def test_a_run_on_shards_continues_embeds_and_predicts(folder: Path, tmp_path: P
 def test_each_shard_has_a_result_and_is_embedded_once(folder: Path, tmp_path: Path) -> None:
     work = ShardWork(folder / "run", str(folder / "shards"), str(tmp_path / "out"))
     loaded = load_run(folder / "run", "cpu")
-    assert work.begin() == ["shard-0.tar", "shard-1.tar"]
-    assert work.embed(loaded, "shard-0.tar")["examples"] == 12
-    assert work.begin() == ["shard-1.tar"]
+    versions = work.begin()
+    assert [*versions] == ["shard-0.tar", "shard-1.tar"]
+    assert work.embed(loaded, "shard-0.tar", versions["shard-0.tar"])["examples"] == 12
+    assert [*work.begin()] == ["shard-1.tar"]
     names, values = embedded(tmp_path / "out" / "shard-0.parquet")
     assert names[0] == "shard-0.tar/part/000.png"
     np.testing.assert_allclose(values, loaded.fitted.embeddings[:12].numpy(), atol=1e-5)
     tar = ShardWork(folder / "run", str(folder / "shards"), str(tmp_path / "tar"), "tar")
-    tar.begin()
-    tar.embed(loaded, "shard-0.tar")
+    tar.embed(loaded, "shard-0.tar", tar.begin()["shard-0.tar"])
     with tarfile.open(tmp_path / "tar" / "shard-0.tar") as archive:
         assert archive.getnames()[:2] == ["000000000.npy", "000000000.json"]
         content = archive.extractfile("000000000.npy").read()
         np.testing.assert_allclose(np.load(io.BytesIO(content)), values[0])
+
+
+def test_a_shard_that_changed_is_embedded_again(folder: Path, tmp_path: Path) -> None:
+    write_shards(tmp_path / "in", 1, 3)
+    work = ShardWork(folder / "run", str(tmp_path / "in"), str(tmp_path / "out"))
+    worker = ShardWorker(work, "cpu")
+
+    def embed() -> list[int]:
+        return [worker({"shard": shard, "version": version})["examples"] for shard, version in work.begin().items()]
+
+    assert (embed(), embed()) == ([3], [])
+    write_shards(tmp_path / "in", 1, 4)
+    assert (embed(), embed()) == ([4], [])
+    assert len(embedded(tmp_path / "out" / "shard-0.parquet")[0]) == 4
+    (tmp_path / "out" / ".shard-0.parquet.json").unlink()  # killed before it was written
+    assert (embed(), embed()) == ([4], [])
+
+
+def test_what_goes_wrong_in_a_worker_is_the_sentence_of_its_cause(folder: Path, tmp_path: Path) -> None:
+    row = {"shard": "shard-0.tar", "version": ""}
+    lost = ShardWork(tmp_path / "no run", str(folder / "shards"), str(tmp_path / "out"))
+    assert "no run" in ShardWorker(lost, "cpu")(row)["reason"]
+    work = ShardWork(folder / "run", str(folder / "shards"), str(tmp_path / "out"))
+    assert ShardWorker(work, "nowhere")(row)["reason"].startswith("device ")
+    assert "gone.tar is not there" in ShardWorker(work, "cpu")({"shard": "gone.tar", "version": ""})["reason"]
+    assert ShardWorker(work, "cpu")({"shard": "shard-0.tar"})["reason"] == "KeyError: 'version'"  # any other error
 
 
 def test_results_of_another_run_and_other_folders_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -86,7 +113,7 @@ def test_results_of_another_run_and_other_folders_are_refused(folder: Path, tmp_
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / ".semimetric.json.abcdefgh.tmp").write_bytes(b"of a killed command")
     new = ShardWork(folder / "run", str(tmp_path / "shards"), str(tmp_path / "new"))
-    assert new.begin() == ["shard-0.tar", "shard-1.tar"]
+    assert [*new.begin()] == ["shard-0.tar", "shard-1.tar"]
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "note.txt").write_text("mine")
     with pytest.raises(InputError, match="holds other files"):
@@ -110,10 +137,13 @@ def test_storage_beyond_this_machine_is_read_and_written(folder: Path) -> None:
     memory = fsspec.filesystem("memory")
     memory.put(str(folder / "shards"), "/shards", recursive=True)
     work = ShardWork(folder / "run", "memory://shards", "memory://out")
-    assert work.begin() == ["shard-0.tar", "shard-1.tar"]
-    work.embed(load_run(folder / "run", "cpu"), "shard-1.tar")
-    assert work.begin() == ["shard-0.tar"]
+    versions = work.begin()
+    assert [*versions] == ["shard-0.tar", "shard-1.tar"]
+    work.embed(load_run(folder / "run", "cpu"), "shard-1.tar", versions["shard-1.tar"])
+    assert [*work.begin()] == ["shard-0.tar"]
     assert Place("memory://out").names() == ["semimetric.json", "shard-1.parquet"]
+    memory.put(str(folder / "shards" / "shard-0.tar"), "/shards/shard-1.tar")
+    assert [*work.begin()] == ["shard-0.tar", "shard-1.tar"]
 
 
 def test_options_of_the_other_engine_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -140,9 +170,8 @@ def test_ray_embeds_all_shards_and_continues(folder: Path, tmp_path: Path) -> No
     command = (*RAY, folder / "run", tmp_path / "in", "--out", tmp_path / "out", "--device", "cpu", "--quiet")
     refused = semimetric(*command, "--workers", 2)
     assert "1 shard could not be embedded, the first bad.tar" in refused.err
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "semimetric.json", "more.parquet", *(f"shard-{number}.parquet" for number in range(3)),
-    }  # fmt: skip
+    results = [f"shard-{number}.parquet" for number in range(3)]
+    assert Place(str(tmp_path / "out")).names() == ["more.parquet", "semimetric.json", *results]
     values = embedded(tmp_path / "out" / "shard-0.parquet")[1]
     np.testing.assert_allclose(values, load_run(folder / "run", "cpu").fitted.embeddings[:12].numpy(), atol=1e-5)
     before = (tmp_path / "out" / "shard-0.parquet").stat().st_mtime_ns
