@@ -48,7 +48,6 @@ class _Lists(NamedTuple):
     squares: Tensor
     numbers: Tensor
     starts: list[int]
-    centres: Tensor
 
 
 def graph_neighbors(features: Any, k: int) -> Tensor:
@@ -69,56 +68,61 @@ def graph_neighbors(features: Any, k: int) -> Tensor:
     check_k(k, len(points))
     if len(points) <= EXACT_ROWS:
         return nearest_neighbors(points, k)
-    lists = _make_lists(points)
-    probes, recall, sampled = ranks.of_first(_probes_for(lists, k))
-    if 2 * probes > len(lists.centres):
+    rows = _placed(points)
+    centres = _centres(rows)
+    probes, recall, sampled = ranks.of_first(_probes_for(rows, centres, k))
+    if 2 * probes > len(centres):
         _log.info("Exact graph of %d examples: half of the lists would have to be probed.", len(points))
         return nearest_neighbors(points, k)
-    facts = (len(points), probes, len(lists.centres), recall, sampled)
+    facts = (len(points), probes, len(centres), recall, sampled)
     _log.info("Approximate graph of %d examples: %d of %d lists probed, recall %.3f on %d examples.", *facts)
-    return ranks.in_parts(partial(_rows_found, lists, k, probes), len(points))
+    probed = ranks.in_parts(lambda part: _nearest_centres(rows[part], centres, probes), len(rows))
+    lists = _make_lists(rows, probed[:, 0], len(centres))
+    return ranks.in_parts(partial(_rows_found, lists, probed, k), len(rows))
 
 
-def _probes_for(lists: _Lists, k: int) -> tuple[int, float, int]:
+def _probes_for(rows: Tensor, centres: Tensor, k: int) -> tuple[int, float, int]:
     """Lists to probe, the recall that this gives on a sample of rows, and the size of the sample.
 
     A neighbour's rank is the number of lists that are probed before its own.
     """
-    sample = torch.arange(0, len(lists.rows), len(lists.rows) // SAMPLE, device=lists.rows.device)
-    starts = torch.tensor(lists.starts, device=sample.device)
-    holders = torch.searchsorted(starts, _exact(lists, sample, k).rows.contiguous(), right=True) - 1
-    places = _nearest_centres(lists.rows[sample], lists.centres, len(lists.centres)).argsort(dim=1)
+    sample = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:SAMPLE].to(rows.device)
+    near = NearestVectors(rows).search(rows[sample], k, sample).rows
+    holders = _nearest_centres(rows[near.flatten()], centres, 1).view_as(near)
+    places = _nearest_centres(rows[sample], centres, len(centres)).argsort(dim=1)
     before = places.gather(1, holders).flatten().sort().values
     probes = max(LEAST_PROBES, 1 + int(before[math.ceil(RECALL * len(before)) - 1]))
     return probes, float((before < probes).double().mean()), len(sample)
 
 
-def _rows_found(lists: _Lists, k: int, probes: int, part: slice) -> Tensor:
+def _rows_found(lists: _Lists, probed: Tensor, k: int, part: slice) -> Tensor:
     """Row numbers of the neighbours of some rows, which are searched list by list."""
     places, at = lists.numbers.argsort()[part].sort()
-    found = _search(lists, places, k, probes).rows
+    found = _search(lists, places, probed[lists.numbers[places]], k).rows
     return torch.empty_like(found).index_copy_(0, at, lists.numbers[found])
 
 
-def _exact(lists: _Lists, asked: Tensor, k: int) -> Found:
-    """Exact neighbours of the rows at the places ``asked`` (Q,), as places."""
-    found = NearestVectors(lists.rows).search(lists.rows[asked], k + 1)
-    return nearest_first(found.distances.masked_fill(found.rows == asked[:, None], torch.inf), found.rows, k)
-
-
-def _make_lists(points: Tensor) -> _Lists:
-    """Sort the rows into lists around centres that Lloyd's algorithm finds on a part of them."""
+def _placed(points: Tensor) -> Tensor:
+    """The rows in float32, centred and scaled."""
     rows = points / points.abs().max()
     rows = rows - rows.mean(0)
-    rows = (rows / rows.abs().max()).float()
+    return (rows / rows.abs().max()).float()
+
+
+def _centres(rows: Tensor) -> Tensor:
+    """Centres of the lists, which Lloyd's algorithm finds on a part of the rows."""
     count = max(2, len(rows) // LIST_ROWS)
     trained = rows[:: max(1, len(rows) // (TRAINED * count))]
     chosen = torch.randperm(len(trained), generator=torch.Generator().manual_seed(0))[:count].to(rows.device)
-    centres = lloyd(trained, trained[chosen], LLOYD_STEPS, 0.0).centres
-    lists, numbers = _nearest_centres(rows, centres, 1).flatten().sort(stable=True)
+    return lloyd(trained, trained[chosen], LLOYD_STEPS, 0.0).centres
+
+
+def _make_lists(rows: Tensor, holders: Tensor, count: int) -> _Lists:
+    """Sort the rows into ``count`` lists, each into that of its number in ``holders`` (N,)."""
+    lists, numbers = holders.sort(stable=True)
     starts = torch.searchsorted(lists, torch.arange(count + 1, device=rows.device)).tolist()
     rows = rows[numbers]
-    return _Lists(rows, rows.square().sum(1), numbers, starts, centres)
+    return _Lists(rows, rows.square().sum(1), numbers, starts)
 
 
 def _nearest_centres(rows: Tensor, centres: Tensor, count: int) -> Tensor:
@@ -128,9 +132,11 @@ def _nearest_centres(rows: Tensor, centres: Tensor, count: int) -> Tensor:
     return torch.cat([smallest(torch.addmm(squares, block, centres.T, alpha=-2.0), count)[1] for block in blocks])
 
 
-def _search(lists: _Lists, asked: Tensor, k: int, probes: int) -> Found:
-    """Neighbours of the rows at the places ``asked`` (Q,) among the members of their nearest lists, as places."""
-    probed = _nearest_centres(lists.rows[asked], lists.centres, probes)
+def _search(lists: _Lists, asked: Tensor, probed: Tensor, k: int) -> Found:
+    """Neighbours of the rows at the places ``asked`` (Q,) among the members of the lists ``probed`` (Q, p), as places.
+
+    The first list of each is its nearest.
+    """
     best = _Best(asked, k + SPARE, lists)
     for chosen in (probed[:, :1], probed[:, 1:]):  # what the nearest list has rules out most members of the others
         in_turn, order = chosen.flatten().sort(stable=True)
@@ -141,7 +147,8 @@ def _search(lists: _Lists, asked: Tensor, k: int, probes: int) -> Found:
     found = best.sorted(k)
     lonely = found.distances[:, -1].isinf().nonzero().flatten()
     if len(lonely):
-        found.rows[lonely], found.distances[lonely] = _exact(lists, asked[lonely], k)
+        own = asked[lonely]
+        found.rows[lonely], found.distances[lonely] = NearestVectors(lists.rows).search(lists.rows[own], k, own)
     return found
 
 

@@ -1,13 +1,15 @@
 """Entries of P = (1 - gamma) (I - gamma Q)^-1 on the edges of a kNN graph, with a bound on their error.
 
-All columns of P are needed, but of each only the entries on the edges of its node. A block of columns is a power series
-in float32 whose terms are added up on the edges alone. The terms shrink by the eigenvalues of gamma Q, which are near 1
-for its slow modes alone; a least-squares projection removes these before every few terms.
+All columns of P are needed, but of each only the entries on the edges of its node. A block of columns is solved by the
+Chebyshev iteration in float32, whose terms are added up on the edges alone. It is made for eigenvalues of gamma Q up to
+``SPREAD``; the larger ones belong to few slow modes, which a least-squares projection removes after some terms. The
+first terms are 0 on most rows, and are computed on the others.
 
 With y the sum so far and r = e - (I - gamma Q) y, the error (1 - gamma) (I - gamma Q)^-1 r = P r is at most max |r|,
-because the rows of P are non-negative and sum to 1. The bound is max |r| of the last term plus the rounding of all
-terms before: (k + 1) u max |term| for a product with Q, (m + 2) u |U| |c| for a projection onto m modes, and |D| |c|
-for modes with (I - gamma Q) V = U + D. Sums over edges are float64.
+because the rows of P are non-negative and sum to 1. The bound is max |r| plus all rounding: a term r' = w gamma Q r +
+(1 - w) r'' is off by d <= ((k + 1) w max |r| + 4 (w - 1) max |r''|) u, and these errors e follow e' - e = (w - 1)
+(e - e'') - d, so that they add up to at most sum d / (2 - max w). A projection is off by (m + 2) u |U| |c| for m modes
+and 3 u max |r|, and by |D| |c| for modes with (I - gamma Q) V = U + D. Sums over edges are float64.
 """
 
 from __future__ import annotations
@@ -27,8 +29,11 @@ from semimetric.graph.walk import CACHED_COLUMNS, Walk, solve_walk, walk_lists, 
 EDGE_TOLERANCE = 2e-6  # bound on the error of an entry
 MODES = 128  # slow modes of the walk that are removed: as many clusters of the graph cost no extra terms
 MODE_ROUNDS, MODE_SWEEPS = 12, 3  # rounds of subspace iteration that find them, and products with gamma Q in each
-CYCLE_TERMS = 8  # terms between two projections
+SPREAD = 0.55  # eigenvalues of Q, at most, that the iteration is made for
+FIRST_TERMS, LEAST_TERMS, MOST_TERMS = 9, 5, 16  # terms before the first projection: at the first block, and limits
+NEXT_TERMS = 8  # most terms between two projections after that
 CYCLES = 6  # projections after which another solver takes the block: the graph has more slow modes
+FEW_ROWS = 0.3  # share of the rows up to which they are computed alone while all others are 0
 GPU_ENTRIES = 1 << 26  # entries of a block of columns on a GPU
 WARP = 32  # threads that read a row together on a GPU
 CLUSTER_ROWS, MOST_CLUSTERS = 500, 1024  # nodes of a cluster that lies together, and most clusters
@@ -93,6 +98,7 @@ class EdgeWalk:
         self._positions, starts = group_by_node(self._neighbors.flatten(), len(neighbors) + 1)
         self._starts: list[int] = starts.tolist()
         self._gamma, self._tolerance, self._failures = gamma, tolerance, 0
+        self._first_terms = FIRST_TERMS
 
     @property
     def width(self) -> int:
@@ -118,7 +124,7 @@ class EdgeWalk:
         units = torch.zeros(len(self._neighbors), stop - start, dtype=torch.float64, device=self._neighbors.device)
         units.diagonal(-start).fill_(1.0)
         solved = solve_walk(self._neighbors, units, self._gamma, self._tolerance)
-        return self._told(places, start, *places.read(solved), self._tolerance)
+        return self._told(places, start, *places.split(places.read(solved)), self._tolerance)
 
     def _told(self, places: _Places, start: int, forward: Tensor, backward: Tensor, bound: float) -> EdgeColumns:
         """The entries with the numbers that the caller knows the nodes by."""
@@ -127,41 +133,39 @@ class EdgeWalk:
         return EdgeColumns(self._order[start : start + len(backward)], positions, forward, backward, bound)
 
     def _series(self, places: _Places, width: int) -> tuple[Tensor, Tensor, float]:
-        """Entries on the edges by the deflated series, and the bound on their error.
+        """Entries on the edges by the deflated iteration, and the bound on their error.
 
-        The first term e_j has no entry on an edge. The second is gamma / k for every edge to j. Within a cycle the
-        terms are ``scale`` times ``sums``, which saves a product with gamma / k for each.
+        The first term e_j has no entry on an edge, and leaves the residual gamma / k on every edge to j.
         """
-        slow, factor = self._slow, self._walk.factor
-        sums = slow.images.new_zeros(len(self._neighbors), width)
-        sums[places.source, places.column] = 1.0
-        shares = sums.new_zeros(slow.images.shape[1], width, dtype=torch.float64)
-        forward, backward = shares.new_zeros(len(places.source)), shares.new_zeros(places.near.shape)
-        scale, rounding, terms = factor, 0.0, CYCLE_TERMS
-        for _ in range(CYCLES):
-            along = slow.images.T @ sums * scale
-            shares += along
-            sums = torch.addmm(sums, slow.images, along, beta=scale, alpha=-1.0)
-            before, scale = _largest(sums), 1.0
-            rounding += self._projection_rounding(along)
-            rounding += (terms + 1) * (self._neighbors.shape[1] + 1) * UNIT * before
-            for _ in range(terms):
-                onward, inward = places.read(sums)
-                forward, backward = forward + scale * onward, backward + scale * inward
-                sums, scale = walk_sums(self._walk, sums), scale * factor
-            after = scale * _largest(sums)
-            bound = after + rounding + slow.defect * _largest_row(shares.T)
-            if bound <= self._tolerance or rounding > self._tolerance:
+        slow = self._slow
+        block = _Block(self._walk, self._neighbors, places, width, SPREAD * self._gamma)
+        shares = torch.zeros(slow.images.shape[1], width, dtype=torch.float64, device=self._neighbors.device)
+        terms, defect, projections = self._first_terms, 0.0, 0
+        while True:
+            block.iterate(terms, self._tolerance - defect)
+            if block.bound + defect <= self._tolerance or projections == CYCLES:
                 break
-            terms = _terms_left(before, after, terms, (self._tolerance - rounding) / 2)
-        onward, inward = places.read_product(slow.modes, shares)
-        return (1 - self._gamma) * (forward + onward), (1 - self._gamma) * (backward + inward), bound
+            along = block.project(slow.images)
+            block.rounding += self._projection_rounding(along)
+            shares, projections = shares + along, projections + 1
+            defect = slow.defect * _largest_row(shares.T)
+            if block.bound + defect <= self._tolerance or block.rounding + defect > self._tolerance:
+                break
+            terms = _terms_left(block.size, (self._tolerance - block.rounding - defect) / 2)
+        self._learn_terms(projections, block)
+        found = (1 - self._gamma) * (block.entries + places.read_product(slow.modes, shares))
+        return *places.split(found), block.bound + defect
+
+    def _learn_terms(self, projections: int, block: _Block) -> None:
+        """One term more before the first projection if another had to follow, one less if it had too many."""
+        change = 1 if projections > 1 else -1 if block.size < (self._tolerance - block.rounding) / 4 else 0
+        self._first_terms = min(MOST_TERMS, max(LEAST_TERMS, self._first_terms + change))
 
     def _projection_rounding(self, along: Tensor) -> float:
         """Bound on the rounding of U c for the columns c of ``along``: by norms, or by |U| |c| if that is too loose."""
         unit = (len(along) + 2) * UNIT
         by_norms = unit * self._slow.size * _largest_row(along.T)
-        if by_norms <= self._tolerance / 8:
+        if by_norms <= self._tolerance / 4:
             return by_norms
         return 1.001 * unit * _largest(self._slow.images.abs() @ along.abs())
 
@@ -184,15 +188,100 @@ class _Places(NamedTuple):
         column = neighbors.flatten()[positions] - start
         return cls(positions, positions // neighbors.shape[1], column, neighbors[start:stop])
 
-    def read(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Entries of ``values`` (N, b) on the edges to the nodes of the columns and on those from them, in float64."""
+    def read(self, values: Tensor) -> Tensor:
+        """Entries of ``values`` (N, b) on the edges to the nodes of the columns, then on those from them; float64."""
         own = torch.arange(len(self.near), device=values.device)[:, None]
-        return values[self.source, self.column].double(), values[self.near, own].double()
+        return torch.cat([values[self.source, self.column], values[self.near, own].flatten()]).double()
 
-    def read_product(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    def read_product(self, left: Tensor, right: Tensor) -> Tensor:
         """The same entries of ``left`` (N, m) times ``right`` (m, b)."""
         forward = (left[self.source].double() * right.T[self.column]).sum(1)
-        return forward, torch.einsum("bkm,mb->bk", left[self.near].double(), right)
+        return torch.cat([forward, torch.einsum("bkm,mb->bk", left[self.near].double(), right).flatten()])
+
+    def split(self, entries: Tensor) -> tuple[Tensor, Tensor]:
+        """Entries on the edges to the nodes of the columns, and (b, k) on those from them."""
+        return entries[: len(self.source)], entries[len(self.source) :].view(self.near.shape)
+
+
+class _Block:
+    """A block of columns that is being solved.
+
+    ``entries`` are those of the solution on the edges. The residual is ``scale`` times ``sums`` (N, b), which saves a
+    product with gamma / k for each term; ``size`` is its largest absolute value. ``rounding`` bounds how far it is off.
+    """
+
+    def __init__(self, walk: Walk, neighbors: Tensor, places: _Places, width: int, spread: float) -> None:
+        self._walk, self._neighbors, self._places, self._spread = walk, neighbors, places, spread
+        self._sums = torch.zeros(len(neighbors), width, device=neighbors.device)
+        self._sums[places.source, places.column] = 1.0
+        self._filled: Tensor | None = None  # (N,) rows that are not 0, while they are few; a GPU has wider blocks
+        if neighbors.device.type == "cpu":
+            self._filled = torch.zeros(len(neighbors), dtype=torch.bool)
+            self._filled[places.source] = True
+        self._scale = self.size = walk.factor
+        self.rounding = 0.0
+        self.entries = torch.zeros(len(places.source) + places.near.numel(), dtype=torch.float64).to(neighbors.device)
+
+    @property
+    def bound(self) -> float:
+        """Bound on the error of an entry, but for the defect of the modes."""
+        return self.size + self.rounding
+
+    def iterate(self, terms: int, wanted: float) -> None:
+        """Add terms until the bound is as ``wanted``, at most so many.
+
+        x_{t+1} = w (x_t + r_t) + (1 - w) x_{t-1},  r_{t+1} = w gamma Q r_t + (1 - w) r_{t-1}
+        """
+        weight, rounded, start = 1.0, self.rounding, self.entries
+        found = earlier_found = torch.zeros_like(start)
+        earlier, earlier_scale, earlier_size = self._sums, 0.0, 0.0
+        for _ in range(terms):
+            if self.bound <= wanted:
+                break
+            found, earlier_found = (
+                weight * (found + self._scale * self._places.read(self._sums)) + (1 - weight) * earlier_found,
+                found,
+            )
+            error = (self._neighbors.shape[1] + 1) * weight * self.size + 4 * (weight - 1) * earlier_size
+            rounded += UNIT * error * (1 - self._spread**2 / 2) / (1 - self._spread**2)  # 2 - w for the largest w
+            scale = weight * self._walk.factor * self._scale
+            sums, largest = self._onward(earlier, (1 - weight) * earlier_scale / scale)
+            earlier, earlier_scale, earlier_size = self._sums, self._scale, self.size
+            self._sums, self._scale, self.size, self.rounding = sums, scale, scale * largest, rounded
+            self.entries = start + found
+            weight = 1 / (1 - self._spread**2 * (0.5 if weight == 1.0 else weight / 4))
+
+    def _onward(self, earlier: Tensor, share: float) -> tuple[Tensor, float]:
+        """Sums of the residual over neighbours plus a share of an ``earlier`` one, and its largest absolute value."""
+        rows = self._rows_reached()
+        if rows is None:
+            sums = walk_sums(self._walk, self._sums)
+            sums = sums.add_(earlier, alpha=share) if share else sums
+            return sums, _largest(sums)
+        values = torch.nn.functional.embedding_bag(self._neighbors[rows], self._sums, mode="sum")
+        values.add_(earlier[rows], alpha=share)
+        sums = torch.zeros_like(self._sums)
+        sums[rows] = values
+        return sums, _largest(values)
+
+    def _rows_reached(self) -> Tensor | None:
+        """Rows of the next residual that can be other than 0; None if they are many."""
+        if self._filled is None:
+            return None
+        self._filled = self._filled | self._filled[self._neighbors].any(1)
+        rows = self._filled.nonzero().flatten()
+        if len(rows) > FEW_ROWS * len(self._filled):
+            self._filled = None
+            return None
+        return rows
+
+    def project(self, images: Tensor) -> Tensor:
+        """Take the part along orthonormal ``images`` (N, m) out of the residual; its coefficients (m, b)."""
+        along = images.T @ self._sums * self._scale
+        self._sums = torch.addmm(self._sums, images, along, beta=self._scale, alpha=-1.0)
+        self.rounding += 3 * UNIT * self.size
+        self._filled, self._scale, self.size = None, 1.0, _largest(self._sums)
+        return along
 
 
 def _near_together(images: Tensor) -> Tensor:
@@ -215,11 +304,9 @@ def _single_precision() -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _terms_left(before: float, after: float, terms: int, goal: float) -> int:
-    """Terms of the next cycle, if they go on to shrink as in the last one: as many as the goal takes, at most 8."""
-    shrinks = math.log(max(before, 1e-30) / max(after, 1e-30)) / terms
-    wanted = math.log(max(after, 1e-30) / max(goal, 1e-30)) / shrinks if shrinks > 0 else CYCLE_TERMS
-    return min(CYCLE_TERMS, max(2, math.ceil(wanted)))
+def _terms_left(size: float, goal: float) -> int:
+    """Terms that take a residual of this size to the goal if each halves it; at least 2."""
+    return min(NEXT_TERMS, max(2, math.ceil(math.log2(max(size, 1e-30) / max(goal, 1e-30)))))
 
 
 def _largest(values: Tensor) -> float:
