@@ -1,4 +1,4 @@
-"""Learning again from the labels of the page: from the model of the run, and judged on labels held back."""
+"""Learning again from the labels of the page: with the settings of the run, and judged on labels held back."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ def write_table(path: Path, points: Any, labels: list[str | None]) -> None:
     path.write_text("\n".join(lines))
 
 
+def plan_of(run: Path) -> Any:
+    """The settings of a run."""
+    return json.loads((run / "config.json").read_text())["plan"]
+
+
 def test_rows_of_a_table_are_shown_by_their_values_and_learned_again(tmp_path: Path, make_clusters) -> None:
     points, classes = make_clusters(0, 40, 3, 2)
     write_table(tmp_path / "t.csv", points, ["xy"[n] if row < 12 else None for row, n in enumerate(classes.tolist())])
@@ -48,13 +53,17 @@ def test_rows_of_a_table_are_shown_by_their_values_and_learned_again(tmp_path: P
     after = Desk(out, desk.book)
     assert after.trained_classes == ["x", "y", "z"]
     assert int((after.fitted.labels >= 0).sum()) == 14
-    assert json.loads((out / "result.json").read_text())["from"] == str(tmp_path / "run")
-    old, new = (json.loads((folder / "config.json").read_text())["plan"] for folder in (tmp_path / "run", out))
-    assert (old["method_settings"], old["network"]) == (new["method_settings"], new["network"])
+    assert "from" not in json.loads((out / "result.json").read_text())
+    assert plan_of(tmp_path / "run") == plan_of(out)
     outcome = compared(desk, after)
     assert outcome["changed"] == len(outcome["from"])
     assert next_run(desk.book.path) == tmp_path / "run-again-2"
     desk.book.close()
+    warm = tmp_path / "warm"
+    assert semimetric("fit", tmp_path / "t.csv", "--from", tmp_path / "run", "-o", warm, "--k", 4).code == 0
+    learn_again(warm, desk.book.labels, tmp_path / "whole")
+    assert [plan_of(run)["training"]["epochs"] for run in (warm, tmp_path / "whole")] == [5, 40]
+    assert [plan_of(run)["method_settings"]["k"] for run in (warm, tmp_path / "whole")] == [4, 4]
 
 
 @pytest.mark.filterwarnings("ignore::semimetric.pipeline.linear.GuardWarning")
@@ -75,6 +84,8 @@ def test_both_models_are_judged_by_labels_that_neither_learned_from(tmp_path: Pa
         assert judged.after == 1.0 if name == "right" else judged.after < 0.7
         assert told == [{"judging": part, "of": 3} for part in (1, 2, 3)]
         if name == "wrong":
+            asked = learn_again(tmp_path / "run", desk.book.labels, tmp_path / "unjudged", judge=False)
+            assert asked == Judgement(why="Nothing was judged, as you asked.")
             unheard = learn_again(tmp_path / "run", desk.book.labels, tmp_path / "unheard", tell=_not_heard)
             assert unheard == Judgement(why="The new model is in use, but judging it failed: nobody listens.")
             assert len(load_run(tmp_path / "unheard").fitted.labels) == 60
@@ -115,6 +126,7 @@ def test_an_error_that_nobody_foresaw_is_a_sentence_in_the_answer(tmp_path: Path
         "out": 7,
         "data_dir": None,
         "source": None,
+        "judge": True,
         "answer": str(tmp_path / "answer.json"),
     }
     (tmp_path / "request.json").write_text(json.dumps(wanted))
@@ -127,11 +139,12 @@ def test_the_page_reads_nothing_that_a_method_prints(
 ) -> None:
     def learn(*given: Any) -> Judgement:
         sys.stdout.write("hello from a method\n")
-        given[-1]({"judging": 1, "of": 3})
+        given[-2]({"judging": 1, "of": 3})
         return Judgement(why="none")
 
     monkeypatch.setattr("semimetric.serve.page.again.learn_again", learn)
-    wanted = {"run": "r", "labels": [], "out": "o", "data_dir": None, "source": None, "answer": str(tmp_path / "a")}
+    wanted = {"run": "r", "labels": [], "out": "o", "data_dir": None, "source": None, "judge": True}
+    wanted["answer"] = str(tmp_path / "a")
     (tmp_path / "request.json").write_text(json.dumps(wanted))
     assert main(tmp_path / "request.json") == 0
     assert capsys.readouterr().out == '{"judging": 1, "of": 3}\n'

@@ -117,6 +117,7 @@ REFUSED = {
     "control characters": ("/api/labels", {"rows": [0], "label": "a\x1b[31m"}),
     "a formula": ("/api/labels", {"rows": [0], "label": "=cmd()"}),
     "rows of an export": ("/api/export", {"rows": [-1]}),
+    "judging that is neither": ("/api/learn", {"judge": "no"}),
     "no object": ("/api/labels", [1]),
 }
 

@@ -410,7 +410,7 @@ class Page {
 
   private async learn(): Promise<void> {
     try {
-      await post("api/learn", {});
+      await post("api/learn", { judge: element<HTMLInputElement>("judge").checked });
       element<HTMLButtonElement>("learn").disabled = true;
       this.say("Learning again. The page goes on with the old model until the new one is done.");
     } catch (error) {

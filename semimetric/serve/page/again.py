@@ -1,7 +1,9 @@
 """Learning again with labels that were given on the page: a new run folder, in a process of its own.
 
-A run with a network is the start of the new one, as in ``fit --from``. Both are judged on new labels alone: the old run
-has not learned from these, and for the new one further fits, each without a third of them, answer for that third.
+It is fitted from the beginning, with the settings of the run: a network that has learned from few labels has learned
+wrong pseudo-labels too, and keeps them (docs/page.md has the measurement). Both runs are judged on new labels alone:
+the old one has not learned from these, and for the new one further fits like it, each without a third of them, answer
+for that third.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from semimetric.pipeline.benchmark import benchmark_plan, fit_benchmark
 from semimetric.pipeline.fit import fit
 from semimetric.pipeline.own import OwnData, OwnRequest, check_enough, fit_read, read_own
 from semimetric.pipeline.plan import Plan
-from semimetric.pipeline.warm import Start, read_start
+from semimetric.pipeline.warm import read_start
 from semimetric.serve.evaluate import evaluate_examples
 from semimetric.serve.labels import given_labels
 from semimetric.serve.pictures import Pictures, open_pictures, source_of
@@ -101,8 +103,9 @@ def learn_again(
     data_dir: Path | None = None,
     source: Path | None = None,
     tell: Tell = lambda _: None,
+    judge: bool = True,
 ) -> Judgement:
-    """Fit the examples of ``run`` with these labels (N,) into the new folder ``out``, and judge both runs.
+    """Fit the examples of ``run`` with these labels (N,) into the new folder ``out``, and ``judge`` both runs.
 
     Whatever goes wrong with the judging, the new run is whole.
 
@@ -123,8 +126,10 @@ def learn_again(
     own = _read(loaded, request, source, labels)
     kept = dataclasses.replace(own.data)  # fitting releases its data
     fit_read(request, own, source_of(loaded, source), out)
+    if not judge:
+        return Judgement(why="Nothing was judged, as you asked.")
     try:
-        return _judge(loaded, dataclasses.replace(own, data=kept), request.start, labels, tell)
+        return _judge(loaded, dataclasses.replace(own, data=kept), labels, tell)
     except Exception as error:  # the new run is whole
         return Judgement(why=judging_failed(sentence_of(error)))
 
@@ -135,9 +140,12 @@ def judging_failed(why: str) -> str:
 
 
 def _request(loaded: LoadedRun) -> OwnRequest:
-    """The settings of a run, to start from its network where it has one."""
+    """The settings of a run; one that had started from another has few epochs, and gets those of a new fit."""
     plan = Plan.from_dict(loaded.config["plan"], loaded.config.get("version", "unknown"))
-    return SamePlan(fixed=plan) if plan.is_linear else OwnRequest(seed=plan.seed, start=read_start(loaded.path))
+    if "from" not in loaded.config["data"]:
+        return SamePlan(fixed=plan)
+    fine_tune = bool(plan.own_network().get("fine_tune"))
+    return OwnRequest(plan.method, plan.seed, fine_tune=fine_tune, settings=read_start(loaded.path).settings(()))
 
 
 def _read(loaded: LoadedRun, request: OwnRequest, source: Path | None, labels: Sequence[str | None]) -> OwnData:
@@ -182,7 +190,7 @@ def _new(loaded: LoadedRun, labels: Sequence[str | None]) -> list[int]:
     return [row for row, label in enumerate(labels) if label is not None and before[row] < 0]
 
 
-def _judge(loaded: LoadedRun, own: OwnData, start: Start | None, labels: Sequence[str | None], tell: Tell) -> Judgement:
+def _judge(loaded: LoadedRun, own: OwnData, labels: Sequence[str | None], tell: Tell) -> Judgement:
     """Score the run, and fits like the new one without a part of the new labels, on these labels."""
     rows = sorted(_new(loaded, labels), key=lambda row: str(labels[row]))
     if len(rows) < FEWEST:
@@ -195,7 +203,7 @@ def _judge(loaded: LoadedRun, own: OwnData, start: Start | None, labels: Sequenc
             known = own.data.labels.clone()
             known[held] = -1
             data = dataclasses.replace(own.data, labels=known)
-            right += _right(fit(own.plan, data, choose_device("auto"), start=start), held, labels)
+            right += _right(fit(own.plan, data, choose_device("auto")), held, labels)
     except SemimetricError as error:
         return Judgement(why=f"Without a third of the new labels nothing can be learned: {error}")
     before = _right(loaded.fitted, rows, labels) / len(rows) if loaded.fitted.examples.classes else None
@@ -240,7 +248,8 @@ def main(request: Path) -> int:
         data_dir, source = (None if wanted[name] is None else Path(wanted[name]) for name in ("data_dir", "source"))
         tell = partial(_print, sys.stdout)
         with redirect_stdout(sys.stderr):  # what a method or an encoder prints is no line for the page
-            judged = learn_again(Path(wanted["run"]), wanted["labels"], Path(wanted["out"]), data_dir, source, tell)
+            paths = (Path(wanted["out"]), data_dir, source)
+            judged = learn_again(Path(wanted["run"]), wanted["labels"], *paths, tell, wanted["judge"])
     except Exception as error:  # the page tells it, whatever it is
         write_json(answer, {"error": sentence_of(error)})
         return 2

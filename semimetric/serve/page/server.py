@@ -73,7 +73,7 @@ class Page:
         counts = {"labelled": book.labelled, "changes": len(book.changes), "last": book.last}
         return counts | {"classes": self.desk.classes()}
 
-    async def learn(self, out: Path) -> None:
+    async def learn(self, out: Path, judge: bool = True) -> None:
         """Fit again in a process of its own, and go over to the new run once it is whole.
 
         Whatever goes wrong is told, and the page goes on with the old run. A folder that holds no whole run then is
@@ -86,7 +86,7 @@ class Page:
             self.tell("failed", {"why": sentence_of(error)})
             return
         try:
-            judged = await self._fit(out)
+            judged = await self._fit(out, judge)
             after = await run_in_threadpool(Desk, out, before.book, before.data_dir, before.source)
             self.outcome = await run_in_threadpool(compared, before, after) | {"judged": judged}
             await run_in_threadpool(lambda: after.map)
@@ -99,14 +99,14 @@ class Page:
         self.desk = after
         self.tell("learned", self.outcome)
 
-    async def _fit(self, out: Path) -> dict[str, Any]:
+    async def _fit(self, out: Path, judge: bool) -> dict[str, Any]:
         """Let a process learn: its judgement of the old and the new model."""
         desk = self.desk
         with tempfile.TemporaryDirectory() as folder:
             asked, answer, said = (Path(folder) / name for name in ("request.json", "answer.json", "said.jsonl"))
             paths = {"run": desk.run, "out": out, "answer": answer, "data_dir": desk.data_dir, "source": desk.source}
             request = {name: None if path is None else str(path) for name, path in paths.items()}
-            asked.write_text(json.dumps(request | {"labels": desk.book.labels}), encoding="utf-8")
+            asked.write_text(json.dumps(request | {"labels": desk.book.labels, "judge": judge}), encoding="utf-8")
             with said.open("wb") as told:
                 command = [sys.executable, "-m", "semimetric.serve.page.again", str(asked)]
                 process = self.process = subprocess.Popen(command, stdout=told, stderr=subprocess.DEVNULL)
@@ -283,14 +283,16 @@ class Answers:
         name = 'attachment; filename="selection.csv"'
         return Response(text, media_type="text/csv; charset=utf-8", headers={"Content-Disposition": name})
 
-    async def learn(self, _: Request) -> Response:
-        """Begin to learn again."""
-        page = self._page
+    async def learn(self, request: Request) -> Response:
+        """Begin to learn again; without "judge" both models are not judged."""
+        page, judge = self._page, (await json_of(request)).get("judge", True)
+        if not isinstance(judge, bool):
+            raise InputError(f"judge must be true or false, got {judge!r}.")
         if page.is_learning:
             raise InputError("the run is learning already. Wait for it.")
         check_can_learn(self._desk.loaded, self._desk.source)
         out = next_run(self._desk.book.path)
-        page.learning = asyncio.create_task(page.learn(out))
+        page.learning = asyncio.create_task(page.learn(out, judge))
         return JSONResponse({"out": str(out)})
 
     async def events(self, request: Request) -> Response:
