@@ -78,6 +78,11 @@ def say(text: str) -> None:
     stdout.print(text, highlight=False, markup=False)
 
 
+def print_beside(text: str) -> None:
+    """Print text on standard error, where standard output has results alone."""
+    stderr.print(text, highlight=False, markup=False)
+
+
 def show_warning(
     message: Warning | str,
     category: type[Warning],
@@ -109,6 +114,20 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: s
         table.add_row(*(Text(visible(cell)) for cell in row))
     console = stdout if stdout.is_terminal else PlainConsole(width=UNLIMITED)
     console.print(table, soft_wrap=False)
+
+
+def print_rows(columns: list[str], rows: Sequence[Sequence[object]], raw: bool = False) -> None:
+    """Print a table on a terminal, and CSV where standard output is not one; for ``raw`` see ``table_text``."""
+    if stdout.is_terminal:
+        print_table(columns, ([_short(value) for value in row] for row in rows))
+        return
+    from semimetric.serve.csv_file import table_text
+
+    sys.stdout.write(table_text(columns, rows, raw))
+
+
+def _short(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 @contextmanager

@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from semimetric.cli.console import AsJson, Device, NoCache, RunFolder, counted, print_json, say, showing_progress
+from semimetric.cli.console import (
+    AsJson,
+    Device,
+    NoCache,
+    RunFolder,
+    counted,
+    print_json,
+    print_rows,
+    say,
+    showing_progress,
+)
 from semimetric.cli.runs import IdColumn, LabelColumn, MilvusCollection, NewData, Raw, Replace, load, print_skipped
 from semimetric.reporting.terminal import visible
 
@@ -58,16 +68,26 @@ def add(
 
 def labels(
     run: RunFolder,
-    out: Annotated[Path, typer.Option("--out", "-o", help="CSV file for names, labels and predictions.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="CSV file; without it the labels are printed.")
+    ] = None,
     replace: Replace = False,
     raw: Raw = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the labels of a run's own examples, given and predicted; 'fit --labels' reads the given ones."""
-    from semimetric.serve.labels import labels_to
+    """List the labels of a run's own examples, given and predicted; 'fit --labels' reads the given ones."""
+    from semimetric.serve.labels import COLUMNS, check_list, labels_of, labels_to
 
-    count, given = labels_to(load(run, "cpu"), out, replace=replace, raw=raw)
+    if out is not None:
+        check_list(out, replace)
+    fitted = load(run, "cpu").fitted
+    count, given = len(fitted.labels), int((fitted.labels >= 0).sum())
+    if out is not None:
+        labels_to(fitted, out, raw)
     if as_json:
-        print_json({"examples": count, "labelled": given, "out": str(out)})
-        return
-    say(f"{counted(count, 'example')}, {given} with a given label, written to {visible(str(out))}")
+        rows = {"labels": [dict(zip(COLUMNS, row, strict=True)) for row in labels_of(fitted)]}
+        print_json({"examples": count, "labelled": given} | (rows if out is None else {"out": str(out)}))
+    elif out is None:
+        print_rows(COLUMNS, labels_of(fitted), raw)
+    else:
+        say(f"{counted(count, 'example')}, {given} with a given label, written to {visible(str(out))}")

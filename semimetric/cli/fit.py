@@ -17,10 +17,10 @@ from semimetric.cli.console import (
     NoCache,
     Quiet,
     Verbose,
+    print_beside,
     print_json,
     say,
     showing_progress,
-    stderr,
 )
 from semimetric.cli.options import Components, ConfigFile, HelpAll, with_settings
 from semimetric.cli.outcome import report
@@ -31,12 +31,14 @@ from semimetric.methods.registry import METHODS
 
 if TYPE_CHECKING:
     from semimetric.data.schema import Schema
-    from semimetric.pipeline.warm import Start
+    from semimetric.pipeline.own import OwnRequest
 
 Method = Annotated[str, typer.Option(help="Method; 'semimetric methods' lists them.")]
 Dataset = Annotated[
     str | None,
-    typer.Option(help="Benchmark dataset; 'semimetric datasets' lists them. (Default digits.)", show_default=False),
+    typer.Option(
+        help="Benchmark in place of DATA; 'semimetric datasets' lists them. (Default digits.)", show_default=False
+    ),
 ]
 Labels = Annotated[
     Path | None,
@@ -84,8 +86,9 @@ Threads = Annotated[
 OwnSource = Annotated[
     Path | None,
     typer.Argument(
-        help="Your own data: a folder of photographs with a sub-folder for each class, or a table (.npz, .npy, .csv, "
-        ".tsv, .parquet). Without it: a benchmark.",
+        help="Your own data: a folder of photographs with a sub-folder for each class, a table (.csv, .tsv, .npz, "
+        ".npy, .parquet), or shards of photographs (.tar, .parquet, or a folder of them). Without it: the benchmark "
+        "that --dataset names.",
         show_default=False,
     ),
 ]
@@ -109,6 +112,28 @@ class Job:
         if self.out is None:
             raise InputError("--out is missing: name a folder.")
         return self.out
+
+    def benchmark(self, dataset: str | None) -> str:
+        """The benchmark that is asked for, or the default one, which is told."""
+        if dataset is None and not self.quiet:
+            print_beside("neither DATA nor --dataset is given, so the data are the benchmark digits")
+        return dataset or "digits"
+
+    def check_folder(self, resume: bool) -> None:
+        """Refuse a folder ``--out`` that cannot become a run, before any data is read."""
+        from semimetric.pipeline.config import check_place
+
+        check_place(self.folder(), resume)
+
+    def request(self, fine_tune: bool, from_run: Path | None = None) -> OwnRequest:
+        """What is asked for of the user's own data; settings that fit no data are refused."""
+        from semimetric.pipeline.own import OwnRequest
+        from semimetric.pipeline.warm import read_start
+
+        start = None if from_run is None else read_start(from_run)
+        request = OwnRequest(self.method, self.seed, self.device, fine_tune, self.settings, start)
+        request.check()
+        return request
 
 
 @with_settings
@@ -157,15 +182,17 @@ def fit(
     with working_together(device):
         if data is not None:
             refuse_for_benchmarks(job.settings, dataset=dataset, preset=preset != "default", data_dir=data_dir)
-            named, start = (label_column, id_column), _start(from_run)
-            schema = None if start is None else start.schema
+            named, request = (label_column, id_column), job.request(fine_tune, from_run)
+            if not show_settings:
+                job.check_folder(resume)
+            schema = None if request.start is None else request.start.schema
             collection = read_own_data(data, labels, *named, drop, columns, types, strict, schema)
             set_threads(threads)
-            _fit_own(job, collection, data, named, fine_tune, resume, show_settings, start)
+            _fit_own(job, request, collection, data, named, resume, show_settings)
         else:
             refuse_for_own_data(labels, label_column, id_column, drop, columns, types, strict, fine_tune, from_run)
             set_threads(threads)
-            _fit_benchmark(job, dataset or "digits", preset, data_dir, resume, show_settings)
+            _fit_benchmark(job, job.benchmark(dataset), preset, data_dir, resume, show_settings)
 
 
 def given_settings(method: str, settings: dict[str, Any], components: int | None) -> dict[str, Any]:
@@ -238,29 +265,18 @@ def _names_in(given: list[str] | None) -> tuple[str, ...]:
     return tuple(name.strip() for row in csv.reader(given or (), skipinitialspace=True) for name in row if name.strip())
 
 
-def _start(run: Path | None) -> Start | None:
-    """What the fit takes over from the run that ``--from`` names."""
-    if run is None:
-        return None
-    from semimetric.pipeline.warm import read_start
-
-    return read_start(run)
-
-
 def _fit_own(
     job: Job,
+    request: OwnRequest,
     collection: Any,
     data: Path,
     columns: tuple[str | None, str | None],
-    fine_tune: bool,
     resume: bool,
     show_settings: bool,
-    start: Start | None,
 ) -> None:
     """Say what was found, fit it, and say what came out."""
-    from semimetric.pipeline.own import OwnRequest, fit_own
+    from semimetric.pipeline.own import fit_own
 
-    request = OwnRequest(job.method, job.seed, job.device, fine_tune, job.settings, start)
     if show_settings:
         _print_settings(request.plan(collection), job.as_json)
         return
@@ -298,12 +314,10 @@ def _fit_benchmark(
                 f"{plan.network.encoder} itself is trained here, which takes hours on a CPU. With --backbone a network "
                 "stays frozen, and a small model of its features is trained."
             )
-        if stderr.is_terminal and not job.quiet and plan.split is not None:
-            stderr.print(
+        if not job.quiet and plan.split is not None:
+            print_beside(
                 f"{job.method} on {dataset}: {plan.split.labels_per_class} labels per class, {plan.training.epochs} "
-                f"epochs, lr {plan.training.lr:g}; all settings in {out / 'config.json'}",
-                highlight=False,
-                markup=False,
+                f"epochs, lr {plan.training.lr:g}; all settings in {out / 'config.json'}"
             )
         outcome = fit_benchmark(plan, out, data_dir, job.device, resume, progress)
     report(outcome, out, job.as_json)

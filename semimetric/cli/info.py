@@ -6,6 +6,7 @@ from typing import Any
 
 from semimetric.cli.console import AsJson, RunFolder, counted, print_json, say, stdout
 from semimetric.core.toml import as_toml
+from semimetric.reporting.tables import departures, score_table
 
 SHOWN_CLASSES = 12
 """Classes that the terminal names; --json names all."""
@@ -30,8 +31,6 @@ def _print(found: dict[str, Any]) -> None:
         if line:
             say(f"{name:<11} {line}")
     if "final" in found["result"]:
-        from semimetric.reporting.tables import score_table
-
         rows = {name.capitalize(): found["result"][name] for name in ("initial", "final")}
         stdout.print(score_table(rows, "test set, per cent"))
     if found["settings"]:
@@ -50,7 +49,7 @@ def _lines(found: dict[str, Any]) -> dict[str, str]:
         "network": _network(found["model"]),
         "training": _training(found["result"]),
         "trust": trust.get("sentence", ""),
-        "guards": ", ".join(found["result"].get("guards", [])),
+        "changed": departures(found["result"].get("method", ""), found["result"].get("guards", [])),
         "size": f"{size(found['bytes'])}: " + ", ".join(f"{name} {size(count)}" for name, count in largest),
         "written by": versions,
         "note": found["differences"],

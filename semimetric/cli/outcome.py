@@ -12,6 +12,7 @@ import typer
 from semimetric.cli.console import counted, print_json, say, stdout
 from semimetric.cli.entry import INTERRUPTED, tell_interrupted
 from semimetric.cli.runs import SHOWN
+from semimetric.reporting.tables import departures, per_cent, score_table
 from semimetric.reporting.terminal import visible
 
 
@@ -37,14 +38,14 @@ def print_outcome(outcome: dict[str, Any]) -> None:
         say(f"started from {visible(outcome['from'])}; its labels cannot judge the pseudo-labels again")
     if outcome.get("frozen_share"):
         say(
-            f"distance: {outcome['frozen_share']:.0%} frozen features, {1 - outcome['frozen_share']:.0%} learned, so "
-            "that search among classes without labels stays as good as with the frozen network"
+            f"distance: {per_cent(outcome['frozen_share'])} frozen features, {per_cent(1 - outcome['frozen_share'])} "
+            "learned, so that search among classes without labels stays as good as with the frozen network"
         )
     if outcome.get("trust"):
         say(f"Pseudo-labels after epoch {outcome['trust']['epoch']}: {outcome['trust']['sentence']}")
     tell_groups(outcome.get("new_groups", ()), say)
     if outcome["guards"]:
-        say(f"guards at work (see docs/methods/{outcome['method']}.md): {', '.join(outcome['guards'])}")
+        say(departures(outcome["method"], outcome["guards"]))
     if outcome.get("skipped"):
         name, reason = next(iter(outcome["skipped_files"].items()))
         say(f"{outcome['skipped']} photographs are left out, the first {visible(name)} ({reason}); more in result.json")
@@ -72,8 +73,6 @@ def tell_groups(groups: Sequence[Sequence[str]], tell: Callable[[str], None]) ->
 
 
 def _print_scores(outcome: dict[str, Any]) -> None:
-    from semimetric.reporting.tables import score_table
-
     title = f"{outcome['method']} on {outcome['dataset']}, seed {outcome['seed']}: test set, per cent"
     initial, final = outcome["initial"], outcome["final"]
     stdout.print(score_table({"Initial": initial, "Final": final}, f"{title}, {outcome['components']} dimensions"))

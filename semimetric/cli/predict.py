@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,12 +16,11 @@ from semimetric.cli.console import (
     RunFolder,
     Verbose,
     counted,
+    print_beside,
     print_json,
-    print_table,
+    print_rows,
     say,
     showing_progress,
-    stderr,
-    stdout,
 )
 from semimetric.cli.outcome import tell_groups
 from semimetric.cli.runs import IdColumn, LabelColumn, Raw, Replace, inputs_of, load, print_skipped
@@ -59,7 +57,7 @@ def predict(
 ) -> None:
     """Predict the classes of new examples from their nearest training examples. Some may get no name: see --risk."""
     from semimetric.serve.embed import examples_of
-    from semimetric.serve.predict import check_prediction, predict_collection, write_predictions
+    from semimetric.serve.predict import COLUMNS, check_prediction, predict_collection, write_predictions
 
     lost = _risk(risk)
     if out is not None:
@@ -77,18 +75,13 @@ def predict(
         print_json(facts | more | {"skipped": found.skipped})
         return
     if out is None:
-        _print_predictions(found.rows)
+        print_rows(list(COLUMNS), [[row[column] for column in COLUMNS] for row in found.rows], raw)
     _tell_predictions(found, out, lost)
     if any(label is not None for label in examples.labels):
-        tell = say if out is not None else _say_beside
+        tell = say if out is not None else print_beside
         whose = "the sub-folders name classes" if data.is_dir() else "the table has labels"
         command = f"semimetric evaluate {shlex.quote(str(run))} {shlex.quote(str(data))}"
         tell(f"next: {whose}; score the run on them with: {command}")
-
-
-def _say_beside(text: str) -> None:
-    """Print a line on standard error, where predictions are on standard output."""
-    stderr.print(text, highlight=False, markup=False)
 
 
 def _risk(text: str) -> float:
@@ -102,24 +95,9 @@ def _risk(text: str) -> float:
     return risk
 
 
-def _print_predictions(rows: list[dict[str, Any]]) -> None:
-    """A table on a terminal; CSV where standard output is not one."""
-    columns = list(rows[0])
-    if stdout.is_terminal:
-        print_table(columns, ([_short(row[name]) for name in columns] for row in rows))
-        return
-    from semimetric.serve.csv_file import table_text
-
-    sys.stdout.write(table_text(columns, ([row[name] for name in columns] for row in rows)))
-
-
-def _short(value: object) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
-
-
 def _tell_predictions(found: Any, out: Path | None, risk: float) -> None:
     """What was named and what was not: on standard output, or beside predictions on standard error."""
-    tell = say if out is not None else _say_beside
+    tell = say if out is not None else print_beside
     if out is not None:
         tell(f"{counted(found.named + len(found.unlike), 'prediction')} written to {out}")
     if found.threshold is not None:

@@ -17,7 +17,6 @@ Placed = Annotated[
     Literal["auto", "tsne", "umap"],
     typer.Option("--map", help="How they are placed; auto is UMAP where it is installed (extra umap), else t-SNE."),
 ]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the files.", show_default=False)]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace an earlier report in --out.")]
 
 
@@ -30,7 +29,9 @@ def report(
     labels: LabelFile = None,
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
-    out: Out = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the files; RUN-report unless given.")
+    ] = None,
     replace: Replace = False,
     sample: Sample = 2000,
     way: Placed = "auto",
@@ -57,7 +58,7 @@ def report(
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Two or more run folders.", show_default=False)],
-    out: Out = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the files.")] = Path("comparison"),
     replace: Replace = False,
     data_dir: DataDir = None,
     source: Source = None,
@@ -70,7 +71,7 @@ def compare(
         Run.open(run)
     if len({run.resolve() for run in runs}) < 2:
         raise InputError("a comparison needs two runs or more. Name another run folder.")
-    folder = _folder(out or Path("comparison"), "compare.html", runs, replace)
+    folder = _folder(out, "compare.html", runs, replace)
     _check_figures("a comparison")
     from semimetric.reporting.compare import write_comparison
     from semimetric.reporting.facts import read_facts
@@ -95,6 +96,8 @@ def _folder(folder: Path, name: str, runs: list[Path], replace: bool) -> Path:
         raise InputError(f"--out {str(folder)!r} is the run itself, which is not changed. Name another folder.")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {str(folder)!r} is a file. Name a folder.")
+    if (folder / name).exists() and not replace:
+        raise InputError(f"{folder / name} exists. Replace it with --replace, or name another folder with --out.")
     check_output(folder / name if folder.is_dir() else folder, replace=replace)
     return folder
 

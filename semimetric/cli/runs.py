@@ -27,6 +27,7 @@ from semimetric.cli.console import (
 from semimetric.cli.shards import Address, Engine, ResultFormat, Workers, by_ray, embed_shards
 from semimetric.core.errors import InputError
 from semimetric.core.files import check_output
+from semimetric.reporting.tables import per_cent
 from semimetric.reporting.terminal import visible
 
 NewData = Annotated[
@@ -192,13 +193,14 @@ def suggest(
         print_json({"suggestions": lines} | ({} if out is None else {"out": str(out)}))
         return
     shown = (
-        (f"{line['uncertainty']:.2f}", str(line["stands_for"]), f"{line['gain']:.1%}", str(line["name"]))
+        (f"{line['uncertainty']:.2f}", str(line["stands_for"]), per_cent(line["gain"], 1), str(line["name"]))
         for line in lines
     )
     print_table(("uncertainty", "stands for", "gain", "label next"), shown)
     if fitted.spec.backbone and unlabelled <= (1 - ENOUGH_LABELS) * len(fitted.labels):
         say(
-            f"note: {1 - unlabelled / len(fitted.labels):.0%} have a label; random ones help about as much from here on"
+            f"note: {per_cent(1 - unlabelled / len(fitted.labels))} have a label; random ones help about as much from "
+            "here on"
         )
     if out is not None:
         say(f"{counted(len(lines), 'suggestion')} written to {visible(str(out))}; fill in the column label")

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -18,6 +18,7 @@ from semimetric.cli.console import (
     NoCache,
     Quiet,
     Verbose,
+    print_beside,
     print_json,
     say,
     showing_progress,
@@ -49,13 +50,16 @@ from semimetric.pipeline.study_folder import check_study
 from semimetric.reporting.terminal import visible
 from semimetric.training.progress import SECONDS_BETWEEN, Lines
 
+if TYPE_CHECKING:
+    from semimetric.pipeline.own import OwnRequest
+
 
 class TrialBar:
     """A progress bar over trials, with the score of the last epoch and the best so far; lines when piped."""
 
     def __init__(self, quiet: bool = False, verbose: bool = False) -> None:
         often = inf if quiet or stderr.is_terminal else SECONDS_BETWEEN
-        self._lines = Lines(lambda line: stderr.print(line, highlight=False, markup=False), often, verbose)
+        self._lines = Lines(print_beside, often, verbose)
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -124,15 +128,16 @@ def tune(
     if data is None:
         refuse_for_own_data(labels, label_column, id_column, drop, columns, types, strict, fine_tune)
         set_threads(threads)
-        _tune_benchmark(job, dataset or "digits", data_dir, trials)
+        _tune_benchmark(job, job.benchmark(dataset), data_dir, trials)
     else:
         refuse_for_benchmarks(job.settings, dataset=dataset, data_dir=data_dir)
+        request = job.request(fine_tune)
         options: dict[str, Any] = {"labels": labels, "label_column": label_column, "id_column": id_column}
         collection = read_own_data(data, labels, label_column, id_column, drop, columns, types, strict)
         lists = {"drop": drop, "columns": columns, "types": types}
         options |= {name: ",".join(given) for name, given in lists.items() if given}
         set_threads(threads)
-        _tune_own(job, collection, data, options, fine_tune, trials)
+        _tune_own(job, request, collection, data, options, trials)
 
 
 def _tune_benchmark(job: Job, dataset: str, data_dir: Path | None, trials: int) -> None:
@@ -147,18 +152,17 @@ def _tune_benchmark(job: Job, dataset: str, data_dir: Path | None, trials: int) 
     _study(job, problem, trials, *flags({"dataset": dataset, "data_dir": data_dir}))
 
 
-def _tune_own(job: Job, collection: Any, data: Path, options: dict[str, Any], fine_tune: bool, trials: int) -> None:
-    from semimetric.pipeline.own import OwnRequest, read_own
+def _tune_own(job: Job, request: OwnRequest, collection: Any, data: Path, options: dict[str, Any], trials: int) -> None:
+    from semimetric.pipeline.own import read_own
     from semimetric.pipeline.tuning import own_problem
     from semimetric.training.device import choose_device
 
     def problem() -> Any:
-        request = OwnRequest(job.method, job.seed, job.device, fine_tune, job.settings)
         with showing_progress(quiet=job.quiet, verbose=job.verbose) as progress:
             own = read_own(request, collection, data, progress=None if job.as_json else progress)
         return own_problem(request, own, choose_device(job.device))
 
-    _study(job, problem, trials, str(data), *flags(options), *(["--fine-tune"] if fine_tune else []))
+    _study(job, problem, trials, str(data), *flags(options), *(["--fine-tune"] if request.fine_tune else []))
 
 
 def _study(job: Job, problem: Callable[[], Any], trials: int, *source: str) -> None:

@@ -39,13 +39,18 @@ UNREADABLE = (
 """What reading a damaged file may raise."""
 
 
-def read_weights(path: Path | str) -> dict[str, Tensor]:
-    """Tensors by name from a .npz or .safetensors file, or a ``state_dict`` in .pth or .pt; no code is unpickled."""
-    path = Path(path)
+def check_weights_file(path: Path) -> None:
+    """Refuse a file of weights that is not there, or of a kind that is not read."""
     if path.suffix not in _READERS:
         raise InputError(f"weights must be a file that ends in {', '.join(_READERS)}, got {path}.")
     if not path.is_file():
         raise InputError(f"weights names the file {path}, which is not there. Give the path of a file with weights.")
+
+
+def read_weights(path: Path | str) -> dict[str, Tensor]:
+    """Tensors by name from a .npz or .safetensors file, or a ``state_dict`` in .pth or .pt; no code is unpickled."""
+    path = Path(path)
+    check_weights_file(path)
     try:
         tensors: dict[str, Tensor] = _READERS[path.suffix](path)
     except UNREADABLE as error:

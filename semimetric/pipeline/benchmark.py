@@ -17,7 +17,7 @@ from semimetric.evaluation import evaluate
 from semimetric.metric import Metric
 from semimetric.model.folder import read_config, read_model
 from semimetric.model.spec import ModelSpec
-from semimetric.pipeline.config import run_config, run_opener
+from semimetric.pipeline.config import check_place, run_config, run_opener
 from semimetric.pipeline.data import benchmark_data, load_examples
 from semimetric.pipeline.descriptors import photo_transform
 from semimetric.pipeline.fit import fit
@@ -52,6 +52,8 @@ def fit_benchmark(
     """
     where = choose_device(device)
     progress = progress or Silent()
+    if out is not None:
+        check_place(out, resume)
     digest = plan.network.weights_digest() if dataset is None or not plan.network.backbone else None
     config = run_config("benchmark", plan, {"source": plan.dataset}, digest)
     if resume and out is not None and (out / "config.json").is_file():

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import semimetric
+from semimetric.core import ranks
 from semimetric.core.errors import RunError
 from semimetric.core.locks import Lock
 from semimetric.model.folder import FORMAT, read_config
@@ -29,6 +30,12 @@ def run_config(kind: RunKind, plan: Plan, data: dict[str, Any], weights_sha256: 
         "data": data,
         "weights_sha256": weights_sha256,
     }
+
+
+def check_place(out: Path, resume: bool) -> None:
+    """Refuse a folder that cannot become a run, before any data is read; one that is there may be continued."""
+    if not resume:
+        ranks.on_first(lambda: Run.check_free(out))
 
 
 def run_opener(out: Path, config: dict[str, Any], resume: bool) -> OpenRun:

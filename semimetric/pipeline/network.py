@@ -5,21 +5,23 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import nn
 
 from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError
+from semimetric.data.photographs.images import check_photo_options
 from semimetric.data.preprocess import PreprocessName
 from semimetric.data.samples import Kind
 from semimetric.encoders import encoder_names, installed_encoder, packaged_weights, takes_photographs, weights_name
 from semimetric.encoders.installed import SIDE as PRETRAINED_SIDE
 from semimetric.encoders.packages import package_of
 from semimetric.encoders.registry import LIBRARIES
+from semimetric.encoders.weights import check_weights_file
 from semimetric.methods import METHODS
-from semimetric.pipeline.plan import Material, NetworkSettings
+from semimetric.pipeline.plan import Material, NetworkSettings, check_frozen_share
 
 SCRATCH_SIDE = {"cpu": 32, "cuda": 64}
 """Side of photographs for a network that is trained from scratch."""
@@ -32,12 +34,12 @@ SMALLEST_FOR_RESIDUAL, SMALLEST_FOR_CONVOLUTIONS = 16, 8
 
 @dataclass(frozen=True)
 class NetworkRequest:
-    """What the user says about the network; "auto", None and side 0 leave it to the data."""
+    """What the user says about the network; "auto" and None leave it to the data."""
 
     encoder: str | nn.Module = "auto"
     weights: Path | None = None
     fine_tune: bool = False
-    side: int = 0
+    side: int | None = None
     preprocess: PreprocessName | Literal["auto"] = "auto"
     frozen_share: float | None = None
 
@@ -59,6 +61,23 @@ class NetworkChoice:
         return "vectors" if kind == "vectors" else "images"
 
 
+def check_request(request: NetworkRequest) -> None:
+    """Refuse what fits no data: an unknown network or scaling, a side without a pixel, weights that are not there."""
+    if isinstance(request.encoder, str) and not takes_photographs(request.encoder):
+        libraries = (f"{library}:NAME" for library in LIBRARIES)
+        check_choice(request.encoder, ("auto", "none", *encoder_names(), *libraries), "encoder")
+    check_choice(request.preprocess, ("auto", *get_args(PreprocessName)), "preprocess")
+    _check_side(request)
+    if request.weights is not None:
+        check_weights_file(request.weights)
+    check_frozen_share(request.frozen_share or 0.0)
+
+
+def _check_side(request: NetworkRequest) -> None:
+    if request.side is not None:
+        check_photo_options(request.side, "crop", workers=None)
+
+
 def choose_network(
     kind: Kind, shape: tuple[int, ...], method: str, request: NetworkRequest, device: torch.device
 ) -> NetworkChoice:
@@ -66,8 +85,9 @@ def choose_network(
     METHODS.check(method)
     if not isinstance(request.encoder, str | nn.Module):
         raise InputError(f"encoder must be a name or a torch.nn.Module, got {type(request.encoder).__name__}.")
-    if request.side and kind != "photographs":
+    if request.side is not None and kind != "photographs":
         raise InputError(f"side is for photographs, got {request.side} for {kind}. Leave it out.")
+    _check_side(request)
     choice = _choose(kind, shape, method, request, device)
     usual = FROZEN_SHARE if choice.settings.backbone else 0.0
     share = usual if request.frozen_share is None else request.frozen_share

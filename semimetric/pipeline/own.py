@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import nn
 
-from semimetric.core import ranks
 from semimetric.core.errors import InputError
 from semimetric.data import Collection
 from semimetric.data.labels import number_labels
@@ -18,14 +17,14 @@ from semimetric.data.schema import Schema
 from semimetric.methods import METHODS
 from semimetric.model.fitted import FittedModel
 from semimetric.model.spec import ExampleNames
-from semimetric.pipeline.config import run_config, run_opener
+from semimetric.pipeline.config import check_place, run_config, run_opener
 from semimetric.pipeline.data import FitData, digest_of, read_all_inputs, samples_of
 from semimetric.pipeline.descriptors import photo_transform
 from semimetric.pipeline.fit import build_network, fit
 from semimetric.pipeline.plan import Plan
-from semimetric.pipeline.resolve import resolve_own
+from semimetric.pipeline.resolve import check_own, resolve_own
 from semimetric.pipeline.warm import Start
-from semimetric.training import Progress, Run, Silent, choose_device
+from semimetric.training import Progress, Silent, choose_device
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,13 @@ class OwnRequest:
     fine_tune: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
     start: Start | None = None
+
+    def check(self) -> None:
+        """Refuse settings that fit no data, before any is read."""
+        choose_device(self.device)
+        before = {} if self.start is None else self.start.settings(self.settings)
+        method = self.method if self.start is None else self.start.plan.method
+        check_own(method, self.seed, **before | self.settings)
 
     def plan(self, collection: Collection) -> Plan:
         """The plan for a collection; data that the method cannot learn from is refused."""
@@ -135,8 +141,7 @@ def fit_own(
     dict
         The outcome, as in ``result.json``.
     """
-    if not resume:
-        ranks.on_first(lambda: Run.check_free(out))
+    check_place(out, resume)
     progress = progress or Silent()
     own = read_own(request, collection, source, columns, progress, tell)
     return fit_read(request, own, source, out, resume, progress).facts

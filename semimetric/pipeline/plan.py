@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import semimetric
-from semimetric.core.checks import check_choice
+from semimetric.core.checks import check_at_least, check_choice
 from semimetric.core.errors import InputError, RunError
 from semimetric.core.files import sha256_of
 from semimetric.core.settings import build_settings, setting
@@ -66,8 +66,8 @@ class NetworkSettings:
 
     def __post_init__(self) -> None:
         check_choice(self.fit, ("crop", "squash"), "fit")
-        if not 0.0 <= self.frozen_share < 1.0:
-            raise InputError(f"frozen_share must be from 0 to below 1, got {self.frozen_share}.")
+        check_at_least(self.side, 0, "side")
+        check_frozen_share(self.frozen_share)
         if self.frozen_share and not self.backbone:
             raise InputError(
                 f"frozen_share is for the features of a frozen pretrained network, and there is none; got "
@@ -111,6 +111,12 @@ class NetworkSettings:
         """SHA-256 of that file."""
         path = self.weights_file()
         return None if path is None else digest_of_weights(path)
+
+
+def check_frozen_share(share: float) -> None:
+    """Refuse a share of the frozen features that leaves nothing to learn."""
+    if not 0.0 <= share < 1.0:
+        raise InputError(f"frozen_share must be from 0 to below 1, got {share}.")
 
 
 def digest_of_weights(path: Path) -> str:

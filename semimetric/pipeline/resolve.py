@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from semimetric.data.benchmarks.registry import check_dataset
 from semimetric.data.samples import Kind
 from semimetric.methods import METHODS
 from semimetric.pipeline.linear import linear_components
-from semimetric.pipeline.network import NetworkRequest, choose_network
+from semimetric.pipeline.network import NetworkRequest, check_request, choose_network
 from semimetric.pipeline.plan import GROUPS, OF_OWN_NETWORK, Material, Plan, refuse_benchmark_settings
 from semimetric.pipeline.presets import own_values, preset_values
 from semimetric.training.selection import selectable
@@ -36,8 +36,7 @@ def resolve_benchmark(
     """
     check_dataset(dataset)
     METHODS.check(method)
-    if not 0 <= seed < 2**63:
-        raise InputError(f"seed must be between 0 and 2^63 - 1, got {seed}.")
+    _check_seed(seed)
     _check_known(method, settings, GROUPS)
     if settings.get("encoder") in ("auto", "none"):
         raise InputError(f"encoder {settings['encoder']!r} is for your own data. Name the encoder of the benchmark.")
@@ -72,6 +71,7 @@ def resolve_own(
     settings : of the network (encoder, which may be a module, weights, side, preprocess), the training and the method
     """
     METHODS.check(method)
+    _check_seed(seed)
     refuse_benchmark_settings(settings)
     network = {name: settings.pop(name) for name in OF_OWN_NETWORK if name in settings}
     _check_known(method, settings, {"training": TrainingSettings})
@@ -98,6 +98,30 @@ def resolve_own(
     )
 
 
+def check_own(method: str, seed: int = 0, **settings: Any) -> None:
+    """Refuse settings that fit no data, before any is read; ``resolve_own`` refuses those that do not fit the data."""
+    METHODS.check(method)
+    _check_seed(seed)
+    refuse_benchmark_settings(settings)
+    network = {name: settings.pop(name) for name in OF_OWN_NETWORK if name in settings}
+    check_request(_network_request(network, fine_tune=False))
+    _check_known(method, settings, {"training": TrainingSettings})
+    refused, any_of = [], [own_values(method, material) for material in get_args(Material)]
+    for defaults in [{}, *any_of] if METHODS[method].learns_without_network else any_of:
+        try:
+            _built(method, defaults | settings, {"training": TrainingSettings})
+        except InputError as error:
+            refused.append(error)
+        else:
+            return
+    raise refused[0]
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**63:
+        raise InputError(f"seed must be between 0 and 2^63 - 1, got {seed}.")
+
+
 def _no_share(given: float | None) -> float:
     if given:
         raise InputError(
@@ -115,7 +139,7 @@ def _network_request(given: Mapping[str, Any], fine_tune: bool) -> NetworkReques
         given.get("encoder", "auto"),
         None if weights is None else Path(weights),
         fine_tune,
-        given.get("side") or 0,
+        given.get("side"),
         given.get("preprocess", "auto"),
         given.get("frozen_share"),
     )

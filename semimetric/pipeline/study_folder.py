@@ -29,11 +29,17 @@ def check_study(folder: Path, asked: Mapping[str, Any]) -> None:
     old, new = known | found.get("given", {}), {n: v for n, v in asked.items() if n != "given"} | asked["given"]
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
-            flag = f"--{name.replace('_', '-')}"
-            before = f"without {flag}" if name not in old else f"with {flag} {old[name]}"
-            now = new.get(name, "none")
-            how = "Use the same settings or another folder."
-            raise RunError(f"the study in {folder} was made {before}; you asked for {now}. {how}")
+            before, now = (_said(name, settings) for settings in (old, new))
+            raise RunError(
+                f"the study in {folder} was made {before}, and this command is {now}. Give the same settings to "
+                "continue it, or name another folder with --out."
+            )
+
+
+def _said(name: str, settings: Mapping[str, Any]) -> str:
+    """A setting as an option of the command, or that it is not given."""
+    flag = f"--{name.replace('_', '-')}"
+    return f"with {flag} {settings[name]}" if settings.get(name) is not None else f"without {flag}"
 
 
 def check_free(folder: Path) -> None:

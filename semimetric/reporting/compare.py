@@ -11,6 +11,7 @@ from semimetric.reporting.facts import HITS, RunFacts, settings_of
 from semimetric.reporting.html import Sheet, document, inlined, paragraph, section, table, text
 from semimetric.reporting.plots import plot_curves
 from semimetric.reporting.report import query_row, score_rows, write_figures
+from semimetric.reporting.tables import per_cent
 
 
 def write_comparison(runs: Sequence[RunFacts], out: Path) -> list[Path]:
@@ -66,7 +67,7 @@ def _size(run: RunFacts) -> list[object]:
 
 def _judged(run: RunFacts) -> str:
     accuracy = None if run.judgement is None else run.judgement.accuracy
-    return "" if accuracy is None else f"{100 * accuracy:.1f} %"
+    return "" if accuracy is None else per_cent(accuracy, 1)
 
 
 def _settings(runs: Sequence[RunFacts], titles: Sequence[str]) -> str:

@@ -26,8 +26,8 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-
 
 
 def text(value: object) -> str:
-    """A value as HTML text; control characters are written out."""
-    return html.escape(visible(str(value)))
+    """A value as HTML text; control characters are written out, and no line breaks before the sign of per cent."""
+    return html.escape(visible(str(value))).replace(" %", "&nbsp;%")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:

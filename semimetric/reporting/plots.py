@@ -34,6 +34,20 @@ FIRST = ("training_loss", "selection_nmi", "selection_recall@1", "held_back_accu
 """The first curves."""
 
 
+TITLES = {
+    "selection_nmi": "NMI for model selection",
+    "selection_recall@1": "Recall@1 for model selection",
+    "held_back_accuracy": "Held-out accuracy",
+    "mean_distance": "Mean squared distance",
+    "confidence": "Mean confidence",
+    "coverage@0.9": "Share with confidence ≥ 0.9",
+    "head_agreement": "Share where head and consensus agree",
+    "active_share": "Share of violated constraints",
+    "told_upright": "Share predicted upright",
+}
+"""Titles of curves, where the name of the logged value does not say it."""
+
+
 def plot_curves(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     """Everything that one or several runs logged per epoch: shares in per cent, losses, spread.
 
@@ -49,7 +63,7 @@ def plot_curves(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
         curves = [_logged(title, lines, name) for title, lines in histories.items()]
         kept = [curve for curve in curves if curve is not None]
         if kept:
-            panels.append((name.replace("_", " ").capitalize(), kept))
+            panels.append((TITLES.get(name, name.replace("_", " ").capitalize()), kept))
     if not panels:
         raise InputError("the runs have logged nothing that could be drawn. Train for at least one epoch.")
     figure = curves_figure(panels[:9], "Epoch")

@@ -20,7 +20,7 @@ from semimetric.reporting.plots import (
     plot_spectrum,
 )
 from semimetric.reporting.retrieval_grid import RetrievalRow, Shown, retrieval_figure
-from semimetric.reporting.tables import COLUMNS, evaluation_table
+from semimetric.reporting.tables import COLUMNS, departures, evaluation_table, per_cent
 from semimetric.serve.maps import Way, sample_map
 
 if TYPE_CHECKING:
@@ -137,11 +137,12 @@ def _scores(facts: RunFacts) -> str:
         parts.append(table(*evaluation_table(facts.evaluation.scores, facts.loaded.fitted.spec)))
         parts.append(paragraph(judgement.about if judgement else ""))
     elif judgement is not None and judgement.accuracy is not None:
-        parts.append(paragraph(f"{100 * judgement.accuracy:.1f} % predicted correctly. {judgement.about}"))
+        parts.append(paragraph(f"{per_cent(judgement.accuracy, 1)} predicted correctly. {judgement.about}"))
     trust = facts.result.get("trust")
     if trust:
         parts.append(paragraph(f"Pseudo-labels after epoch {trust['epoch']}: {trust['sentence']}"))
-    parts += [paragraph(f"Guard at work: {guard}.") for guard in facts.result.get("guards", [])]
+    changed = departures(facts.result.get("method", ""), facts.result.get("guards", []))
+    parts += [paragraph(f"{changed}.")] if changed else []
     return "".join(parts)
 
 
@@ -260,9 +261,9 @@ def _confidence(report: Report) -> str:
 
 
 def _trust_row(level: Mapping[str, Any]) -> list[str]:
-    accuracy = "" if level["accuracy"] is None else f"{100 * level['accuracy']:.0f} %"
-    interval = f"{100 * level['low']:.0f} to {100 * level['high']:.0f} %" if level["judged"] else ""
-    return [f"{level['level']:g}", f"{100 * level['coverage']:.0f} %", str(level["judged"]), accuracy, interval]
+    accuracy = "" if level["accuracy"] is None else per_cent(level["accuracy"])
+    interval = f"{100 * level['low']:.0f} to {per_cent(level['high'])}" if level["judged"] else ""
+    return [f"{level['level']:g}", per_cent(level["coverage"]), str(level["judged"]), accuracy, interval]
 
 
 def _confusion(report: Report) -> str:
@@ -281,7 +282,7 @@ def _errors(report: Report) -> str:
         return paragraph("No label is contradicted by the others.")
     labels, classes = report.facts.labels, report.facts.classes
     tiles = "".join(
-        report.sheet.tile(row, f"{classes[int(labels[row])]}, or {classes[number]}? {100 * share:.0f} %")
+        report.sheet.tile(row, f"{classes[int(labels[row])]}, or {classes[number]}? {per_cent(share)}")
         for row, number, share in zip(*(column.tolist() for column in errors), strict=True)
     )
     about = "Each label is predicted without itself. These are predicted to be of another class, the surest first."

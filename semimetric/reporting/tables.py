@@ -1,8 +1,8 @@
-"""Tables of scores for a terminal or a page, in percent."""
+"""Tables of scores for a terminal or a page, in per cent, and phrases that several outputs share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -46,6 +46,19 @@ def evaluation_table(scores: Mapping[str, Mapping[str, float | None]], spec: Mod
     titles = {"run": "run", "inputs": f"{inputs} alone", "logistic": "logistic regression"}
     rows = [[title, *(_percent(scores[judge].get(name)) for judge in scores)] for name, title in EVALUATED.items()]
     return ["per cent", *(titles[judge] for judge in scores)], [row for row in rows if any(row[1:])]
+
+
+def per_cent(share: float, decimals: int = 0) -> str:
+    """A share as every output writes it: 94.3 %."""
+    return f"{100 * share:.{decimals}f} %"
+
+
+def departures(method: str, guards: Sequence[str]) -> str:
+    """What a method changed to keep its problem solvable, in words; empty if nothing."""
+    if not guards:
+        return ""
+    names = ", ".join(name.replace("_", " ") for name in guards)
+    return f"{method} changed its problem to keep it solvable: {names} (explained in docs/methods/{method}.md)"
 
 
 def _percent(score: float | None) -> str:

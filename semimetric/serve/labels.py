@@ -8,7 +8,6 @@ from typing import Any
 from semimetric.core.files import check_output
 from semimetric.data.labels import SUGGESTED
 from semimetric.model.fitted import FittedModel
-from semimetric.model.folder import LoadedRun
 from semimetric.serve.csv_file import write_table
 from semimetric.serve.embed import check_suffix, writing
 from semimetric.serve.suggest import Suggestions
@@ -36,18 +35,20 @@ def suggestions_to(fitted: FittedModel, chosen: Suggestions, out: Path, raw: boo
     _write(out, TO_LABEL, rows, raw)
 
 
-def labels_to(loaded: LoadedRun, out: Path, replace: bool = False, raw: bool = False) -> tuple[int, int]:
-    """Write name, given label, predicted label and confidence of each example of a run; the counts of rows and labels.
+def labels_to(fitted: FittedModel, out: Path, raw: bool = False) -> None:
+    """Write ``labels_of`` each example as CSV; for ``raw`` see ``write_table``."""
+    _write(out, COLUMNS, labels_of(fitted), raw)
+
+
+def labels_of(fitted: FittedModel) -> list[list[Any]]:
+    """Name, given label, its source, predicted label and confidence of each example of a run, as in ``COLUMNS``.
 
     ``fit --labels`` reads the given labels and their source, which is "suggested" where ``suggest`` had chosen the
-    example. A label is empty where none was given, and what is predicted is empty in a run without labels. A file that
-    is there is replaced with ``replace`` alone. For ``raw`` see ``write_table``.
+    example. A label is empty where none was given, and what is predicted is empty in a run without labels.
     """
-    check_list(out, replace)
-    fitted = loaded.fitted
     names, found = fitted.examples, fitted.posteriors
     best = found.shares.argmax(1).tolist() if names.classes else [None] * len(fitted.labels)
-    rows = [
+    return [
         [
             name,
             "" if label is None else label,
@@ -59,8 +60,6 @@ def labels_to(loaded: LoadedRun, out: Path, replace: bool = False, raw: bool = F
             names.names, given_labels(fitted), _sources(fitted), best, found.confidence.tolist(), strict=True
         )
     ]
-    _write(out, COLUMNS, rows, raw)
-    return len(rows), int((fitted.labels >= 0).sum())
 
 
 def given_labels(fitted: FittedModel) -> list[Any]:

@@ -15,6 +15,7 @@ Every file is written by ``write``, ``write_tensors`` or ``log``, which keep the
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +66,10 @@ class Run:
             if (path / "config.json").exists():
                 raise RunError(f"{path} already holds a run. Choose another --out, or continue it with --resume.")
             raise RunError(f"{path} is not an empty folder. Choose another --out.")
+        above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK):
+            why = "you may not write to it" if above.is_dir() else "it is a file"
+            raise RunError(f"{path} cannot be written in {above}: {why}. Choose another --out.")
 
     @classmethod
     def open(cls, path: Path) -> Run:

@@ -93,8 +93,12 @@ def test_bad_input_is_one_sentence_and_writes_nothing(tmp_path: Path, arguments:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
-    assert semimetric("fit", "--out", tmp_path / "run", *QUICK).returncode == 0
+def test_a_fit_says_on_what_it_trains_and_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
+    done = semimetric("fit", "--out", tmp_path / "run", *QUICK)
+    assert done.returncode == 0
+    told = done.stderr.splitlines()
+    assert told[0] == "neither DATA nor --dataset is given, so the data are the benchmark digits"
+    assert told[1].startswith("affinity-triplets on digits: ")
     before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     again = semimetric("fit", "--out", tmp_path / "run", "--seed", 1, *QUICK)
     assert again.returncode == 2

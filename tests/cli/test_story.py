@@ -70,7 +70,7 @@ def test_photographs_fit_evaluate_suggest_label_refit_add_search(
     assert known["unknown"] == ["yellow"]
 
     told = ok("suggest", "run", "-n", 6, "-o", "labels.csv").out
-    assert "note: 36% have a label; random ones help about as much from here on" in told
+    assert "note: 36 % have a label; random ones help about as much from here on" in told
     assert f"next: semimetric fit {folder / 'photos'} --labels labels.csv --from run --out NEW_RUN" in told
     listed = rows_of(Path("labels.csv"))
     chosen = [row["name"] for row in listed if row["source"] == "suggested"]

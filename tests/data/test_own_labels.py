@@ -32,6 +32,15 @@ def test_the_list_tells_and_folders_do_not(folder: Path) -> None:
     collection = listed(folder, "path,label\none/a.jpg, cat \ntwo/a.jpg,dog\nc d.jpg,\n")
     assert labels_of(collection) == {"c d.jpg": None, "one/a.jpg": "cat", "one/b.jpg": None, "two/a.jpg": "dog"}
     assert collection.skipped == {}
+    (note,) = collection.notes
+    assert note.startswith("1 unlabelled in sub-folder 'one': ")
+    assert note.endswith("To use both, add them to the list, with path and label.")
+    assert note in collection.summary()
+
+
+def test_folders_that_a_list_covers_or_that_mean_no_label_need_no_word(folder: Path) -> None:
+    (folder / "two").rename(folder / "unlabelled")
+    assert listed(folder, "path,label\none/a.jpg,cat\none/b.jpg,\n").notes == ()
 
 
 @pytest.mark.parametrize(

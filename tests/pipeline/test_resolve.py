@@ -14,11 +14,12 @@ from torch import nn
 from semimetric import SemiMetric, load
 from semimetric.core.errors import InputError
 from semimetric.estimators.runs import save
+from semimetric.methods import METHODS
 from semimetric.pipeline import network
 from semimetric.pipeline.descriptors import photo_transform
 from semimetric.pipeline.network import NetworkChoice, NetworkRequest, choose_network
 from semimetric.pipeline.plan import Material, NetworkSettings, Plan
-from semimetric.pipeline.resolve import resolve_own
+from semimetric.pipeline.resolve import check_own, resolve_own
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 FILE = Path("weights.npz")
@@ -44,6 +45,13 @@ def settings(
 ) -> NetworkSettings:
     named = {"backbone": backbone, "weights": str(weights), "frozen_share": 0.5 if backbone else 0.0}
     return NetworkSettings(encoder, **named, side=side, init="he", preprocess=preprocess)
+
+
+def test_settings_that_fit_some_data_are_not_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"nesterov is a momentum of SGD"):
+        check_own("consensus", nesterov=True)
+    monkeypatch.setattr(METHODS["consensus"], "defaults_on", {"images": {"optimizer": "sgd"}})
+    check_own("consensus", nesterov=True)
 
 
 def test_vectors_get_a_small_network_or_none() -> None:

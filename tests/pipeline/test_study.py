@@ -324,12 +324,12 @@ def test_another_study_is_refused_before_any_work(tmp_path: Path) -> None:
     check_study(folder, asked)
     tune(problem(Tried(), given={"epochs": 8}), folder, 1)
     check_study(folder, asked)
-    sentence = r"was made with --epochs 8; you asked for 9\. Use the same settings or another folder\."
+    sentence = r"was made with --epochs 8, and this command is with --epochs 9\. Give the same settings to continue it,"
     with pytest.raises(RunError, match=sentence):
         check_study(folder, asked | {"given": {"epochs": 9}})
-    with pytest.raises(RunError, match=r"was made without --lr; you asked for 0\.1"):
+    with pytest.raises(RunError, match=r"was made without --lr, and this command is with --lr 0\.1"):
         check_study(folder, asked | {"given": {"epochs": 8, "lr": 0.1}})
-    with pytest.raises(RunError, match="was made with --method lrml; you asked for triplet"):
+    with pytest.raises(RunError, match="was made with --method lrml, and this command is with --method triplet"):
         check_study(folder, asked | {"method": "triplet"})
     with pytest.raises(RunError, match="neither an empty folder nor a study"):
         check_study(tmp_path, asked)

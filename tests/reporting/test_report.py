@@ -114,7 +114,7 @@ def test_a_report_tells_no_folder_of_this_machine(place: Path, report: dict[str,
 def test_curves_stand_at_the_epoch_after_which_they_were_measured() -> None:
     lines = [{"epoch": 1, "held_back_accuracy": 0.5, "training_loss": 2.0}, {"epoch": 2, "training_loss": 1.0}]
     drawn = {axes.get_ylabel(): axes.lines[0].get_xdata().tolist() for axes in plot_curves({"run": lines}).axes}
-    assert drawn == {"Held back accuracy": [0], "Training loss": [1, 2]}
+    assert drawn == {"Held-out accuracy": [0], "Training loss": [1, 2]}
 
 
 def test_the_copy_is_listed_as_a_near_duplicate(place: Path, report: dict[str, object]) -> None:
@@ -150,7 +150,8 @@ def test_what_cannot_be_reported_is_refused(place: Path, report: dict[str, objec
     assert "exists" in semimetric("report", place / "run", "-o", place / "report").sentence()
     (place / "run-report").mkdir()
     (place / "run-report" / "report.html").touch()
-    assert "run-report/report.html' exists" in semimetric("report", place / "run").sentence()
+    there = semimetric("report", place / "run").sentence()
+    assert "run-report/report.html exists. Replace it with --replace, or name another folder with --out." in there
     assert "is the run itself" in semimetric("report", place / "run", "-o", place / "run").sentence()
     assert "is a file" in semimetric("report", place / "run", "-o", place / "run" / "config.json").sentence()
     assert "there is no folder" in semimetric("report", place / "run", "-o", place / "no" / "where").sentence()
@@ -171,6 +172,8 @@ def test_runs_side_by_side(place: Path) -> None:
     assert page.count("<h3>") == len({query.row for query in queries})
     assert page.count('class="row"') == 2 * page.count("<h3>")
     assert {Path(path).name for path in made["figures"]} == {"curves.png", "curves.svg"}
+    again = semimetric("compare", place / "run", place / "other", "-o", place / "both")
+    assert "both/compare.html exists. Replace it with --replace, or name another folder with --out." in again.sentence()
 
 
 def test_a_table_shows_values_in_place_of_pictures(tmp_path: Path, make_clusters) -> None:

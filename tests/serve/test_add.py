@@ -160,6 +160,9 @@ def test_labels_are_written_and_read(trained: Path, run: Path, new: Path, tmp_pa
     given = {name: None if n < 0 else fitted.examples.classes[n] for name, n in _labelled(fitted)}
     assert dict(zip(listed.names, listed.labels, strict=True)) == given
     assert "exists" in semimetric("labels", run, "-o", out).sentence()
+    assert semimetric("labels", run).out == out.read_text()
+    shown = semimetric("labels", run, "--json").json()
+    assert (shown["labelled"], shown["labels"][0]["name"]) == (14, rows[0]["name"])
 
 
 def _labelled(fitted: FittedModel) -> list[tuple[str, int]]:

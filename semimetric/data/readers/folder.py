@@ -90,10 +90,25 @@ def read_photo_folder(folder: Path, labels: Path | None, label_column: str | Non
         known, chosen = _listed_labels(listing, folder, files, skipped)
         found = _collection(folder, files, known, skipped)
         suggested = frozenset(files[identity].name for identity in chosen if identity in files)
-        return dataclasses.replace(found, notes=listing.notes, suggested=suggested)
+        unlisted = [place for identity, place in files.items() if identity not in known]
+        notes = (*listing.notes, *_folder_notes(unlisted, listing.source))
+        return dataclasses.replace(found, notes=notes, suggested=suggested)
     tops = [place.parts[0][1] for place in files.values() if len(place.parts) > 1]
     found = _collection(folder, files, {identity: place.label for identity, place in files.items()}, skipped)
     return dataclasses.replace(found, notes=tuple(placeholder_notes(tops)), empty=_empty_folders(folder, {*tops}))
+
+
+def _folder_notes(unlisted: Iterable[_Place], listing: Path) -> Iterator[str]:
+    """A sentence on photographs in folders that look like classes, and which the list of labels leaves unlabelled."""
+    tops = [place.parts[0][1] for place in unlisted if len(place.parts) > 1]
+    inside = [top for top in tops if _class_of(top) is not None]
+    if inside:
+        names = sorted({*inside}, key=natural_key)
+        folders = "sub-folder" if len(names) == 1 else "sub-folders"
+        yield (
+            f"{len(inside)} unlabelled in {folders} {listed(names)}: {listing} does not list them, and where there is "
+            "a list the names of sub-folders are no labels. To use both, add them to the list, with path and label."
+        )
 
 
 def _empty_folders(root: Path, used: set[str]) -> tuple[str, ...]:

@@ -216,7 +216,10 @@ class Desk:
         found = likely_errors(held_out, labels)
         listed = self.examples(found.rows[:LISTED].tolist())
         reasons = zip(listed, found.predicted.tolist(), found.probability.tolist(), strict=False)
-        return [entry | {"why": f"{known[number]}? {100 * share:.0f} %"} for entry, number, share in reasons]
+        return [
+            entry | {"why": f"{known[number]}? {100 * share:.0f}\N{NO-BREAK SPACE}%"}
+            for entry, number, share in reasons
+        ]
 
     def duplicates(self) -> list[dict[str, Any]]:
         """Pairs that are nearly the same, one after the other."""
