@@ -15,7 +15,7 @@ from semimetric.core.space import Range
 from semimetric.methods.base import Needs
 from semimetric.methods.defaults import SLOW
 from semimetric.methods.pairs import PairMethod, Pairs, PairSettings
-from semimetric.metric import Metric, largest_weight, minimize_with_unit_determinant, pair_means
+from semimetric.metric import Metric, Span, largest_weight, minimize_with_unit_determinant, pair_means
 
 FLAT = 1e-6  # smallest eigenvalue of the problem's matrix, as a share of their mean
 
@@ -59,25 +59,32 @@ class LaplacianMethod(PairMethod[Pairs]):
         self.register_buffer("dissimilar_weight", torch.tensor(self.settings.dissimilar_weight, dtype=torch.float64))
 
     def update_metric(self, metric: Metric, features: Tensor, constraints: Pairs) -> Metric:
-        """The minimiser in closed form, whatever the current metric."""
-        base, dissimilar = self._parts(features, constraints)
-        weight = self._bounded_weight(base, dissimilar)
+        """The minimiser in closed form, whatever the current metric.
+
+        With fewer examples than features all but the ridge lies in the span of the examples, and so do the matrices.
+        """
+        width, span = features.shape[1], Span.of(features.double())
+        points = span.coordinates(features.double())
+        base, dissimilar = self._parts(points, constraints, width)
+        ridge = self.settings.ridge * float(base.trace()) / (width + self.settings.ridge * len(base))
+        floor = FLAT * (float(base.trace()) + (width - len(base)) * ridge) / width
+        weight = self._bounded_weight(base, dissimilar, floor)
         self.dissimilar_weight.fill_(weight)
-        matrix, flat = minimize_with_unit_determinant(base - weight * dissimilar, FLAT * float(base.diagonal().mean()))
+        matrix, rest, flat = minimize_with_unit_determinant(base - weight * dissimilar, floor, ridge, width - len(base))
         if flat:
             self.bind_guard(
                 "flat_directions",
-                f"{self.name}: examples of one class, and neighbours, do not differ along {flat} of {len(base)} "
+                f"{self.name}: examples of one class, and neighbours, do not differ along {flat} of {width} "
                 "directions (features of low rank, or duplicates), where the problem has no solution; a small "
                 "difference is assumed. A larger ridge helps.",
             )
-        return self._metric(matrix, features)
+        return self._metric(matrix, points, span, rest)
 
-    def _parts(self, features: Tensor, constraints: Pairs) -> tuple[Tensor, Tensor]:
-        """S_s + g_L R + r I, and S_d."""
+    def _parts(self, features: Tensor, constraints: Pairs, width: int) -> tuple[Tensor, Tensor]:
+        """S_s + g_L R + r I, and S_d, in the span of the features, of which there are ``width``."""
         scatters = self._scatters(features, constraints)
         base = scatters.similar + self.settings.graph_weight * constraints.form(features)
-        mean = base.diagonal().mean()
+        mean = base.trace() / width
         if not mean > 0:
             raise InputError(
                 f"method {self.name!r} cannot learn a metric: examples of one class, and neighbours, have the same "
@@ -85,9 +92,9 @@ class LaplacianMethod(PairMethod[Pairs]):
             )
         return base + self.settings.ridge * mean * torch.eye(len(base)).to(base), scatters.dissimilar
 
-    def _bounded_weight(self, base: Tensor, dissimilar: Tensor) -> float:
+    def _bounded_weight(self, base: Tensor, dissimilar: Tensor, floor: float) -> float:
         """g_D, capped so that the problem has a minimiser."""
-        solid = base + FLAT * base.diagonal().mean() * torch.eye(len(base)).to(base)
+        solid = base + floor * torch.eye(len(base)).to(base)
         wanted = self.settings.dissimilar_weight
         most = self.settings.bounded_share * largest_weight(solid, dissimilar)
         if wanted <= most:

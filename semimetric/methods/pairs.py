@@ -16,7 +16,7 @@ from semimetric.core.space import Space
 from semimetric.methods.base import Constraints, Examples, LearnsMetric, shuffled_batches
 from semimetric.methods.defaults import SLOW, Values, on_photographs
 from semimetric.methods.starts import random_projection
-from semimetric.metric import Metric, PairScatters, pair_scatters, weighted_energy, weighted_scatter
+from semimetric.metric import Metric, PairScatters, Span, pair_scatters, weighted_energy, weighted_scatter
 
 FLAT_VARIANCE = 1e-12  # directions with less than this share of the largest variance count as flat
 
@@ -166,20 +166,25 @@ class PairMethod(LearnsMetric[P]):
         keep_all = "Ask for fewer components, or for 0 to keep all."
         return random_projection(width, self.settings.components, generator, keep_all)
 
-    def _metric(self, matrix: Tensor, features: Tensor) -> Metric:
-        """M, or its largest ``components`` eigenvectors within the span of the features; examples differ only there."""
+    def _metric(self, matrix: Tensor, features: Tensor, span: Span | None = None, rest: float = 0.0) -> Metric:
+        """M, or its largest ``components`` eigenvectors within the span of the features; examples differ only there.
+
+        With a ``span``, ``matrix`` and ``features`` are in its coordinates; outside M is ``rest`` times the identity.
+        """
+        width, kept = len(matrix) if span is None else len(span.inside), self.settings.components
         values, vectors = torch.linalg.eigh(torch.cov(features.double().T).reshape(len(matrix), len(matrix)))
         seen = vectors[:, values > FLAT_VARIANCE * values[-1]]
-        if seen.shape[1] < len(matrix):
+        if seen.shape[1] < width:
             self.bind_guard(
                 "low_rank",
-                f"{self.name}: the examples differ along {seen.shape[1]} of {len(matrix)} directions only; along the "
+                f"{self.name}: the examples differ along {seen.shape[1]} of {width} directions only; along the "
                 "others the metric is not determined by the data.",
             )
-        if self.settings.components:
+        if kept:
             onto = seen @ seen.T
-            matrix = onto @ matrix @ onto
-        return Metric.from_matrix((matrix + matrix.T) / 2, self.settings.components or None)
+            matrix, rest = onto @ matrix @ onto, 0.0
+        learned = Metric.from_matrix((matrix + matrix.T) / 2, min(kept, len(matrix)) or None)
+        return learned if span is None else span.lifted(learned, rest, kept or width)
 
     def _scatters(self, features: Tensor, constraints: P) -> PairScatters:
         """Scatters of the labelled pairs in float64; warns if no two examples share a class."""

@@ -9,4 +9,5 @@ from semimetric.metric.mahalanobis import Metric as Metric, near_isometry as nea
 from semimetric.metric.priors import likelihood_ratio_prior as likelihood_ratio_prior
 from semimetric.metric.rules import CGResult as CGResult
 from semimetric.metric.scatters import PairScatters as PairScatters, pair_means as pair_means, pair_scatters as pair_scatters, weighted_energy as weighted_energy, weighted_scatter as weighted_scatter
+from semimetric.metric.span import Span as Span
 from semimetric.metric.whiten import whitening as whitening, within_class_share as within_class_share, within_class_whitening as within_class_whitening

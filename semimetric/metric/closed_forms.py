@@ -40,8 +40,13 @@ def largest_weight(base: Tensor, subtracted: Tensor) -> float:
     return 1 / largest if largest > RANK_TOLERANCE * float(values.abs().max()) else math.inf
 
 
-def minimize_with_unit_determinant(matrix: Tensor, floor: float) -> tuple[Tensor, int]:
+def minimize_with_unit_determinant(
+    matrix: Tensor, floor: float, rest: float = 0.0, times: int = 0
+) -> tuple[Tensor, float, int]:
     """Argmin of tr(M B) over log det M >= 0, and the number of eigenvalues of B that were raised to ``floor`` > 0.
+
+    B is ``matrix`` and, in ``times`` further directions, ``rest`` times the identity. M has the same form, and its
+    multiple of the identity comes second.
 
     For a positive definite B the minimiser is M = det(B)^(1/d) B^-1: by the inequality of arithmetic and geometric
     mean, tr(M B) >= d det(M B)^(1/d) >= d det(B)^(1/d), with equality for this M alone. If B has an eigenvalue that is
@@ -49,9 +54,10 @@ def minimize_with_unit_determinant(matrix: Tensor, floor: float) -> tuple[Tensor
     """
     check_positive(floor, "floor")
     values, vectors = torch.linalg.eigh(_symmetric(matrix))
-    logs = values.clamp(min=floor).log()
-    minimizer = _symmetric((vectors * (logs.mean() - logs).exp()) @ vectors.T)
-    return minimizer, int((values < floor).sum())
+    logs, further = values.clamp(min=floor).log(), math.log(max(rest, floor))
+    mean = (logs.sum() + times * further) / (len(logs) + times)
+    minimizer = _symmetric((vectors * (mean - logs).exp()) @ vectors.T)
+    return minimizer, math.exp(float(mean) - further), int((values < floor).sum()) + times * (rest < floor)
 
 
 def logdet_proximal(prior: Tensor, form: Tensor, weight: float) -> tuple[Tensor, float]:

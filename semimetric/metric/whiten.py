@@ -9,6 +9,7 @@ from semimetric.core.checks import check_positive
 from semimetric.core.errors import InputError
 from semimetric.metric.mahalanobis import Metric, exact_points
 from semimetric.metric.scatters import ROUNDING
+from semimetric.metric.span import Span
 
 FLOOR = 1e-6  # variances below this share of the largest are raised to it
 
@@ -48,32 +49,19 @@ def within_class_whitening(
             f"{tuple(weights.shape)}."
         )
     centred = points - points.mean(0)
-    inside, outside = _directions(centred)
-    within = _within_covariance(points @ inside, targets, weights.detach().to(torch.float64))
+    span = Span.of(centred)
+    within = _within_covariance(span.coordinates(points), targets, weights.detach().to(torch.float64))
     spread = within.trace() / points.shape[1]
     if not bool(spread > _rounding(features, points)):
         return Metric.principal(features, n_components)
     within.diagonal().add_(shrinkage * spread)
     values, vectors = torch.linalg.eigh(within)
-    whiten = inside @ (vectors / values.sqrt())
+    whiten = span.inside @ (vectors / values.sqrt())
     white = centred @ whiten
     principal = whiten @ torch.linalg.eigh(white.T @ white).eigenvectors.flip(1)
-    factor = torch.cat([principal, outside / (shrinkage * spread).sqrt()], 1)[:, :n_components]
+    factor = torch.cat([principal, span.outside / (shrinkage * spread).sqrt()], 1)[:, :n_components]
     kept = (centred @ factor).square().sum()
     return Metric(factor * (centred.square().sum() / kept.clamp_min(torch.finfo(kept.dtype).tiny)).sqrt())
-
-
-def _directions(centred: Tensor) -> tuple[Tensor, Tensor]:
-    """Orthonormal directions in which rows (N, d) vary, and those in which they do not.
-
-    With fewer rows than dimensions this is a QR decomposition, which is faster than the eigenvectors of a covariance
-    (d, d). Otherwise all directions are of the first kind.
-    """
-    count, width = centred.shape
-    if count >= width:
-        return torch.eye(width, dtype=centred.dtype, device=centred.device), centred.new_empty(width, 0)
-    basis = torch.linalg.qr(centred.T, mode="complete").Q
-    return basis[:, :count], basis[:, count:]
 
 
 def within_class_share(points: Tensor, targets: Tensor, weights: Tensor) -> float:

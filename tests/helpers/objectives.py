@@ -36,7 +36,7 @@ def _(method: Consensus, metric: Metric, features: Tensor, constraints: Any) -> 
 @objective.register
 def _(method: LaplacianMethod, metric: Metric, features: Tensor, constraints: Any) -> float:
     """tr(M B) with the current g_D."""
-    base, dissimilar = method._parts(features, constraints)
+    base, dissimilar = method._parts(features, constraints, features.shape[1])
     return float((metric.matrix * (base - method.dissimilar_weight * dissimilar)).sum())
 
 

@@ -224,7 +224,7 @@ def test_too_much_weight_on_dissimilar_pairs_is_capped_and_said(name: str, data)
     used = float(method.dissimilar_weight)
     assert 0 < used < 100
     method.dissimilar_weight.fill_(2 * used)  # exactly where the problem begins to be unbounded
-    base, dissimilar = method._parts(points, constraints)
+    base, dissimilar = method._parts(points, constraints, points.shape[1])
     assert float(torch.linalg.eigvalsh(base - 2 * used * dissimilar)[0]) == pytest.approx(0.0, abs=1e-5)
     values, vectors = torch.linalg.eigh(base - 100 * dissimilar)
     costs = [float((ray(vectors, size) * (base - 100 * dissimilar)).sum()) for size in (1.0, 10.0, 100.0)]
@@ -296,6 +296,27 @@ def test_fewer_components_than_directions_in_which_examples_differ(data) -> None
         metric = method.update_metric(Metric.identity(12), flat, method.constraints(flat, labels))
         assert "differ along 6 of 12 directions only" in method.take_guards()["low_rank"]
         assert float(metric.transform(flat).var(0).min()) > 1e-6
+
+
+@pytest.mark.parametrize("name", ["lrml", "isdml"])
+@pytest.mark.parametrize("given", [{}, {"dissimilar_weight": 100.0}, {"ridge": 1e-3}])
+def test_fewer_examples_than_features_have_the_same_closed_form(name: str, given: dict[str, float]) -> None:
+    """The metric is found in the span of the examples; here B is written out for all features, and inverted."""
+    points = torch.randn(14, 40, generator=torch.Generator().manual_seed(0)).double() + 2.0
+    labels = torch.tensor([0, 1] * 4 + [-1] * 6)
+    method = build_method(name, k=4, **given)
+    constraints = method.constraints(points, labels)
+    metric = method.update_metric(Metric.identity(40), points, constraints)
+    base, dissimilar = method._parts(points, constraints, 40)
+    form = base - method.dissimilar_weight * dissimilar
+    expected = (torch.logdet(form) / 40).exp() * torch.linalg.inv(form)
+    assert float((metric.matrix - expected).norm()) <= 1e-9 * float(expected.norm())
+    assert "differ along 13 of 40 directions only" in method.take_guards()["low_rank"]
+    lengths = metric.factor.norm(dim=0)
+    assert bool((lengths[:-1] >= lengths[1:] - 1e-12).all())
+    few = build_method(name, k=4, components=20, **given).update_metric(Metric.identity(40), points, constraints)
+    assert few.factor.shape == (40, 20)
+    torch.testing.assert_close(few.squared_distances(points), metric.squared_distances(points))
 
 
 def test_within_its_bound_the_weight_is_used_as_given(data) -> None:

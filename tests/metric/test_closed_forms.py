@@ -103,16 +103,16 @@ def test_largest_weight_refuses_a_singular_base():
 def test_unit_determinant_minimizer(size):
     seed, d = size
     form = positive(d, seed)
-    matrix, floored = minimize_with_unit_determinant(form, 1e-9)
+    matrix, _, floored = minimize_with_unit_determinant(form, 1e-9)
     assert_metric(matrix)
     assert floored == 0
     assert torch.logdet(matrix).abs() < 1e-9
     expected = d * math.exp(torch.logdet(form).item() / d)
     assert torch.trace(matrix @ form).item() == pytest.approx(expected)
-    scaled, _ = minimize_with_unit_determinant(3.7 * form, 1e-9)
+    scaled, *_ = minimize_with_unit_determinant(3.7 * form, 1e-9)
     torch.testing.assert_close(scaled, matrix, rtol=0, atol=1e-9)
     turn = rotation(d, seed)
-    turned, _ = minimize_with_unit_determinant(turn.T @ form @ turn, 1e-9)
+    turned, *_ = minimize_with_unit_determinant(turn.T @ form @ turn, 1e-9)
     torch.testing.assert_close(turned, turn.T @ matrix @ turn, rtol=0, atol=1e-9)
 
 
@@ -132,7 +132,7 @@ def test_no_perturbation_of_determinant_one_beats_the_minimizer():
 @pytest.mark.parametrize("d", [4, 6])
 def test_unit_determinant_minimum_is_that_of_a_general_solver(d):
     form = positive(d, seed=d)
-    matrix, _ = minimize_with_unit_determinant(form, 1e-9)
+    matrix, *_ = minimize_with_unit_determinant(form, 1e-9)
 
     def objective(free):  # every M of determinant 1 is some positive matrix over a power of its determinant
         return torch.trace(free @ form) * torch.exp(-torch.logdet(free) / d)
@@ -152,7 +152,7 @@ def test_beyond_the_largest_weight_the_objective_falls_for_ever_and_the_floor_gu
         ray.append(torch.trace((vectors * lengths) @ vectors.T @ form).item())
     assert ray[0] > ray[1] > ray[2]
     assert ray[2] < -1e3
-    matrix, floored = minimize_with_unit_determinant(form, 1e-3)
+    matrix, _, floored = minimize_with_unit_determinant(form, 1e-3)
     assert_metric(matrix)
     assert floored >= 1
     assert torch.logdet(matrix).abs() < 1e-9
@@ -160,7 +160,7 @@ def test_beyond_the_largest_weight_the_objective_falls_for_ever_and_the_floor_gu
 
 def test_determinants_out_of_range_do_not_overflow():
     form = torch.diag(torch.logspace(-6, -2, 300, dtype=torch.float64))
-    matrix, floored = minimize_with_unit_determinant(form, 1e-5)
+    matrix, _, floored = minimize_with_unit_determinant(form, 1e-5)
     assert torch.det(form) == 0
     assert matrix.isfinite().all()
     assert torch.linalg.slogdet(matrix).logabsdet.abs() < 1e-9
