@@ -224,7 +224,7 @@ class Page {
 
   private about(example: Example): string {
     if (example.label !== null) return visible(example.label);
-    return example.predicted === null ? "" : `${visible(example.predicted)}? ${Math.round(100 * example.confidence)} %`;
+    return example.predicted === null ? "" : `${visible(example.predicted)}? ${Math.round(100 * example.confidence)}\u00a0%`;
   }
 
   // Lists.
@@ -430,10 +430,10 @@ class Page {
     on<{ rows: number[]; labels: (string | null)[]; facts: ShortFacts }>("labels", ({ rows, labels, facts }) => {
       if (facts.last >= this.facts.last) this.take(rows, labels, facts);
     });
-    on<{ judging: number; of: number }>("judging", ({ judging, of }) => this.say(`Judging both models on labels held back: part ${judging} of ${of}`));
+    on<{ judging: number; of: number }>("judging", ({ judging, of }) => this.say(`Judging both models on held-out labels: part ${judging} of ${of}`));
     on<Record<string, number>>("epoch", (line) => {
       const loss = Object.entries(line).find(([name]) => name.endsWith("loss"));
-      this.say(`Epoch ${line.epoch}${loss ? `, loss ${loss[1].toPrecision(3)}` : ""}${line.confidence === undefined ? "" : `, confidence ${Math.round(100 * line.confidence)} %`}`);
+      this.say(`Epoch ${line.epoch}${loss ? `, loss ${loss[1].toPrecision(3)}` : ""}${line.confidence === undefined ? "" : `, confidence ${Math.round(100 * line.confidence)}\u00a0%`}`);
     });
     on<{ why: string }>("failed", ({ why }) => {
       element<HTMLButtonElement>("learn").disabled = false;
@@ -461,7 +461,7 @@ class Page {
   }
 
   private showOutcome(outcome: Outcome): void {
-    const percent = (share: number | null | undefined): string => (share === null || share === undefined ? "" : `${(100 * share).toFixed(1)} %`);
+    const percent = (share: number | null | undefined): string => (share === null || share === undefined ? "" : `${(100 * share).toFixed(1)}\u00a0%`);
     const { judged, before, after } = outcome;
     const rows = Object.keys(after ?? {}).map((name) => [`test ${name}`, percent(before?.[name]), percent(after?.[name])]);
     if (judged.labels) rows.unshift([`right on ${judged.labels} new labels`, percent(judged.before), percent(judged.after)]);
@@ -482,7 +482,7 @@ class Page {
       this.map?.select(outcome.rows);
       this.gather(outcome.rows);
     });
-    const how = judged.labels ? "Each of these labels was held back from the model that it judges." : judged.why;
+    const how = judged.labels ? "Each of these labels was held out from the model that it judges." : judged.why;
     element("outcome").replaceChildren(table, button, make("p", visible(how)), make("p", `The new run is ${visible(outcome.run)}; the old one is as it was.`));
     element("outcome").hidden = false;
   }

@@ -179,7 +179,7 @@ export function encoded(data: Columns, colourBy: ColourBy, classes: number): { c
 
 export function groups(colourBy: ColourBy, classes: string[]): Group[] {
   if (colourBy === "confidence") {
-    const names = ["below 20 %", "20 to 40 %", "40 to 60 %", "60 to 80 %", "80 % and more"];
+    const names = ["below 20\u00a0%", "20 to 40\u00a0%", "40 to 60\u00a0%", "60 to 80\u00a0%", "80\u00a0% and more"];
     return names.map((name, code) => ({ name, colour: ramp()[code]!, code }));
   }
   if (colourBy === "labelled") {

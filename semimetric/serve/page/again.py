@@ -38,7 +38,7 @@ from semimetric.serve.pictures import Pictures, open_pictures, source_of
 from semimetric.training import Run, choose_device
 
 FOLDS = 3
-"""Parts of the new labels, each held back from one fit."""
+"""Parts of the new labels, each held out from one fit."""
 
 FEWEST = 2 * FOLDS
 """New labels that judge at least."""
