@@ -181,6 +181,7 @@ def fit(
         raise typer.Exit(ranks.start())
     with working_together(device):
         if data is not None:
+            check_data(data)
             refuse_for_benchmarks(job.settings, dataset=dataset, preset=preset != "default", data_dir=data_dir)
             named, request = (label_column, id_column), job.request(fine_tune, from_run)
             if not show_settings:
@@ -230,6 +231,16 @@ def refuse_for_benchmarks(given: dict[str, Any], **others: object) -> None:
     refuse_benchmark_settings(given, flag)
 
 
+def check_data(data: Path) -> None:
+    """Refuse data that is not there, before torch is imported; it may be the name of a benchmark."""
+    from semimetric.data.benchmarks.registry import dataset_names
+    from semimetric.data.readers.read import check_there
+
+    if str(data) in dataset_names() and not data.exists():
+        raise InputError(f"there is no folder or file {data}; for the benchmark say: --dataset {data}")
+    check_there(data)
+
+
 def read_own_data(
     data: Path,
     labels: Path | None,
@@ -241,17 +252,14 @@ def read_own_data(
     strict: bool,
     schema: Schema | None = None,
 ) -> Any:
-    """The collection in a folder or table, with doubts about its labels; the name of a benchmark is no such thing.
+    """The collection in a folder or table, with doubts about its labels.
 
     With a ``schema`` the columns of a table become features as those of an earlier one.
     """
-    from semimetric.data.benchmarks.registry import dataset_names
     from semimetric.data.columns import ColumnChoice
     from semimetric.data.doubts import with_doubts
     from semimetric.data.readers.read import read_collection
 
-    if str(data) in dataset_names() and not data.exists():
-        raise InputError(f"there is no folder or file {data}; for the benchmark say: --dataset {data}")
     pairs = [entry.rpartition("=")[::2] for entry in _names_in(types)]
     if any(not name for name, _ in pairs):
         raise InputError(f"--types must be NAME=TYPE, with numeric, categorical or text, got {', '.join(types or ())}.")

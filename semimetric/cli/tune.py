@@ -39,6 +39,7 @@ from semimetric.cli.fit import (
     Strict,
     Threads,
     Types,
+    check_data,
     given_settings,
     read_own_data,
     refuse_for_benchmarks,
@@ -130,6 +131,7 @@ def tune(
         set_threads(threads)
         _tune_benchmark(job, job.benchmark(dataset), data_dir, trials)
     else:
+        check_data(data)
         refuse_for_benchmarks(job.settings, dataset=dataset, data_dir=data_dir)
         request = job.request(fine_tune)
         options: dict[str, Any] = {"labels": labels, "label_column": label_column, "id_column": id_column}

@@ -363,37 +363,6 @@ def test_options_of_own_data_are_refused_for_benchmarks(tmp_path: Path, option: 
     assert "are for data of your own" in done.sentence()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--epochs", -3], "epochs must be at least 0, got -3"),
-        (["--side", 0], "side must be at least 1 pixel, but is 0"),
-        (["--weights", "gone.npz"], "gone.npz, which is not there"),
-        (["--encoder", "resnet"], "encoder must be one of"),
-        (["--frozen-share", 1.5], "frozen_share must be from 0 to below 1"),
-        (["--preprocess", "magic"], "preprocess must be one of"),
-        (["--margin", 0.5], "no setting 'margin'"),
-        (["--seed", -1], "seed must be between 0"),
-        (["--device", "tpu"], "device must be one of"),
-        (["--patience", 3], "patience waits for a better score"),
-    ],
-)
-@pytest.mark.parametrize("command", ["fit", "tune"])
-def test_settings_that_fit_no_data_are_refused_before_any_is_read(
-    tmp_path: Path, command: str, arguments: list[object], message: str
-) -> None:
-    done = semimetric(command, tmp_path / "not read.csv", "--out", tmp_path / "new", *arguments)
-    assert message in done.sentence()
-
-
-def test_a_place_that_cannot_become_a_run_is_refused_before_data_is_read(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    places = {home / "run": "already holds a run", tmp_path / "file" / "run": "cannot be written in"}
-    for place, message in places.items():
-        assert message in semimetric("fit", tmp_path / "not read.csv", "--out", place).sentence()
-    assert "--out is missing" in semimetric("fit", tmp_path / "not read.csv").sentence()
-
-
 def test_own_data_must_be_there_and_named(home: Path, tmp_path: Path) -> None:
     assert "is not there" in semimetric("fit", tmp_path / "nowhere", "--out", tmp_path / "run").sentence()
     assert "say: --dataset digits" in semimetric("fit", "digits", "--out", tmp_path / "run").sentence()

@@ -125,3 +125,41 @@ def test_info_of_a_run_that_has_not_ended(run: Path, tmp_path: Path) -> None:
     done = semimetric("info", tmp_path)
     assert done.code == 0, done.err
     assert "not finished" in done.out
+
+
+@pytest.fixture
+def unread(tmp_path: Path) -> Path:
+    """A table that is refused when it is read."""
+    (tmp_path / "empty.csv").write_bytes(b"")
+    return tmp_path / "empty.csv"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--epochs", -3], "epochs must be at least 0, got -3"),
+        (["--side", 0], "side must be at least 1 pixel, but is 0"),
+        (["--weights", "gone.npz"], "gone.npz, which is not there"),
+        (["--encoder", "resnet"], "encoder must be one of"),
+        (["--frozen-share", 1.5], "frozen_share must be from 0 to below 1"),
+        (["--preprocess", "magic"], "preprocess must be one of"),
+        (["--margin", 0.5], "no setting 'margin'"),
+        (["--seed", -1], "seed must be between 0"),
+        (["--device", "tpu"], "device must be one of"),
+        (["--patience", 3], "patience waits for a better score"),
+    ],
+)
+@pytest.mark.parametrize("command", ["fit", "tune"])
+def test_settings_that_fit_no_data_are_refused_before_any_is_read(
+    unread: Path, command: str, arguments: list[object], message: str
+) -> None:
+    done = semimetric(command, unread, "--out", unread.with_name("new"), *arguments)
+    assert message in done.sentence()
+
+
+def test_a_place_that_cannot_become_a_run_is_refused_before_data_is_read(unread: Path, run: Path) -> None:
+    places = {run: "already holds a run", unread / "run": "empty.csv: it is a file"}
+    for place, message in places.items():
+        assert message in semimetric("fit", unread, "--out", place).sentence()
+    assert "--out is missing" in semimetric("fit", unread).sentence()
+    assert "empty.csv" in semimetric("fit", unread, "--out", unread.with_name("new")).sentence()

@@ -76,6 +76,12 @@ def read_collection(
     return read_table(source, label_column, id_column, choice or ColumnChoice())
 
 
+def check_there(source: Path) -> None:
+    """Refuse a source that is not there."""
+    if not os.path.exists(source):
+        raise InputError(f"{source} is not there. Name a folder of images or a table.")
+
+
 def _shards_of(source: Path) -> tuple[Path, ...]:
     """The shards of photographs that a source is or holds."""
     if not source.is_dir() and source.suffix.lower() not in (".tar", ".parquet"):
@@ -106,9 +112,9 @@ def _read_shards(
 def _check_table(source: Path) -> None:
     from semimetric.data.readers.tables import TABLE_SUFFIXES
 
+    check_there(source)
     if not os.path.isfile(source):
-        what = "is neither a file nor a folder" if os.path.exists(source) else "is not there"
-        raise InputError(f"{source} {what}. Name a folder of images or a table.")
+        raise InputError(f"{source} is neither a file nor a folder. Name a folder of images or a table.")
     suffix = source.suffix.lower()
     if suffix in IMAGE_SUFFIXES:
         raise InputError(f"source must be a folder of images or a table, but {source} is an image. Name its folder.")
