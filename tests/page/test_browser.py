@@ -222,17 +222,22 @@ def test_the_report_in_a_browser(planted: Path, tmp_path: Path, open_page: Opene
 
 
 def check_accessible(page: Any) -> None:
-    """Nothing that axe-core calls serious or critical."""
+    """Nothing that axe-core calls serious or critical: wide and narrow, light and dark."""
     if not AXE.exists():
         pytest.skip("axe-core is not installed; run npm install in web")
     page.evaluate(AXE.read_text())
-    found = page.evaluate("axe.run()")
-    bad = [
-        (rule["id"], rule["nodes"][0]["html"])
-        for rule in found["violations"]
-        if rule["impact"] in ("serious", "critical")
-    ]
-    assert not bad
+    for width in (1280, 390):
+        for scheme in ("light", "dark"):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
+            found = page.evaluate("axe.run()")
+            bad = [
+                (rule["id"], rule["nodes"][0]["html"])
+                for rule in found["violations"]
+                if rule["impact"] in ("serious", "critical")
+            ]
+            assert not bad, (width, scheme)
+            assert len(found["passes"]) > 10
 
 
 def test_nothing_serious_keeps_people_out(served: Served, open_page: Opener) -> None:
