@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+DIGEST_BLOCK = 1 << 22
+
 TEMPORARY = ".semimetric-tmp"
 """End of the name of every temporary file; no other program has such files."""
 
@@ -132,9 +134,12 @@ def _umask() -> int:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """SHA-256 of a file's content; in large blocks, between which a thread that digests waits for others."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(DIGEST_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -121,11 +121,14 @@ class Run:
             self.manifest.put(name, content)
 
     def read_tensors(self, name: str, only: tuple[str, ...] | None = None) -> tuple[dict[str, Tensor], Any]:
-        """Read a tensor file of the run, or ``only`` some of its tensors."""
+        """Read a tensor file of the run, or ``only`` some of its tensors; it is checked while it is read."""
         if not self.has(name):
             raise RunError(f"{self.path} holds no {name}: the run is incomplete. Start again with another --out.")
-        self.manifest.check(name)
-        return read_tensors(self.path / name, only)
+        self.manifest.check_ahead([name])
+        try:
+            return read_tensors(self.path / name, only)
+        finally:
+            self.manifest.check(name)  # says more than what a damaged file cannot be read for
 
     def digest(self, name: str) -> str:
         """SHA-256 of a file of the run."""
