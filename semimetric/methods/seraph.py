@@ -6,6 +6,7 @@ regularization", ICML 2012 and Neural Computation 26(8), 2014. End to end as in 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,11 +20,12 @@ from semimetric.core.space import Range
 from semimetric.methods.base import Needs
 from semimetric.methods.defaults import SLOW, extended
 from semimetric.methods.pairs import PairMethod, Pairs, PairSettings, with_rates
-from semimetric.metric import EntropyProblem, Metric, PairScatters, label_surprise, mean_entropy
-from semimetric.metric.entropy import convex_steps, projected_gradient
+from semimetric.metric import EntropyProblem, Metric, PairScatters, Span, label_surprise, mean_entropy
+from semimetric.metric.entropy import convex_steps, fold, projected_gradient
 from semimetric.mining import labelled_pairs, spread_pairs
 
 VANISHED = 1e-8  # share of the initial trace at which the metric has vanished
+WIDE = 256  # features above which it pays to descend in the span of fewer examples
 
 
 @dataclass(frozen=True)
@@ -92,17 +94,29 @@ class SERAPH(PairMethod[Pairs]):
     def update_metric(self, metric: Metric, features: Tensor, constraints: Pairs) -> Metric:
         """The better of two descents, from the current metric and from a multiple of the identity."""
         problem, start = self._problem(features, constraints)
-        solve = convex_steps if self.settings.solver == "convex" else projected_gradient
-        ends = [solve(problem, matrix, self.settings.iterations) for matrix in (metric.matrix, start)]
-        best = min(ends, key=lambda end: end.cost)
-        if float(best.matrix.trace()) <= VANISHED * float(start.trace()):
+        span = _span(features.double(), metric)
+        matrix, rest = self._lowest(problem, (metric.matrix, start), span)
+        if float(matrix.trace()) + (len(start) - len(matrix)) * rest <= VANISHED * float(start.trace()):
             self.bind_guard(
                 "metric_vanished",
                 f"{self.name}: the metric vanished, since trace_weight {self.settings.trace_weight:g} outweighs the "
                 "pairs; a multiple of the Euclidean metric is used instead. A smaller trace_weight helps.",
             )
-            return self._metric(start, features)
-        return self._metric(best.matrix, features)
+            matrix, rest = start[: len(matrix), : len(matrix)], float(start[0, 0])
+        return self._metric(matrix, features if span is None else span.coordinates(features.double()), span, rest)
+
+    def _lowest(
+        self, problem: EntropyProblem, starts: tuple[Tensor, Tensor], span: Span | None
+    ) -> tuple[Tensor, float]:
+        """The lower end of two descents: M in the span, and the multiple of the identity that it is outside."""
+        solve = convex_steps if self.settings.solver == "convex" else projected_gradient
+        if span is not None:
+            problem, starts = problem.along(span.inside), (fold(starts[0], span.inside), fold(starts[1], span.inside))
+        ends = [solve(problem, matrix, self.settings.iterations) for matrix in starts]
+        best = min(ends, key=lambda end: end.cost).matrix
+        if span is None:
+            return best, 0.0
+        return best[:-1, :-1], float(best[-1, -1]) / math.sqrt(span.outside.shape[1])
 
     def _problem(self, features: Tensor, constraints: Pairs) -> tuple[EntropyProblem, Tensor]:
         """J, and the multiple of the identity that a descent starts from."""
@@ -154,3 +168,18 @@ class SERAPH(PairMethod[Pairs]):
         first, second = metric.transform(features)[constraints.pairs].unbind(1)
         doubt = mean_entropy((first - second).square().sum(1), self.settings.eta)
         return super().statistics(metric, features, constraints) | {"pair_entropy": float(doubt)}
+
+
+def _span(features: Tensor, metric: Metric) -> Span | None:
+    """Directions outside of which no examples (n, d) differ and M is a multiple of the identity; None for all.
+
+    A wide table has few: those of its examples, and those of M unless that is a multiple of the identity itself.
+    """
+    if features.shape[1] <= WIDE:
+        return None
+    rows = [features - features.mean(0)]
+    factor = metric.factor.to(features)
+    if not torch.equal(factor, factor[0, 0] * torch.eye(*factor.shape, dtype=factor.dtype, device=factor.device)):
+        rows.append(factor.T)
+    spanned = torch.cat(rows)
+    return Span.of(spanned) if len(spanned) < spanned.shape[1] else None

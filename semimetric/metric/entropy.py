@@ -14,13 +14,14 @@ and Neural Computation 26(8), 2014.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import pad, softplus
 
 from semimetric.metric.closed_forms import project_psd
 from semimetric.metric.geometry import identity_like
@@ -66,7 +67,12 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True)
 class EntropyProblem:
-    """Differences of similar, dissimilar and unlabelled pairs (each (P, d) float64), eta, mu and lambda."""
+    """Differences of similar, dissimilar and unlabelled pairs (each (P, d) float64), eta, mu and lambda.
+
+    ``folded`` counts further directions, along which no pair differs and M is c times the identity. The last column of
+    the differences, of zeros, stands for all of them, and the last entry of M is their part of its norm, sqrt(folded)
+    c. Steps, costs and norms are then those of the whole matrix.
+    """
 
     similar: Tensor
     dissimilar: Tensor
@@ -74,6 +80,7 @@ class EntropyProblem:
     eta: float
     mu: float
     trace_weight: float
+    folded: int = field(default=0, kw_only=True)
 
     @cached_property
     def pairs(self) -> Tensor:
@@ -101,8 +108,29 @@ class EntropyProblem:
         doubt, doubt_slope = self.unknown_terms(open_)
         values = torch.cat([softplus(-close), softplus(far), doubt])
         slopes = torch.cat([-torch.sigmoid(-close), torch.sigmoid(far), doubt_slope])
-        cost = float((self.shares * values).sum() + self.trace_weight * matrix.trace())
+        cost = float((self.shares * values).sum() + self.trace_weight * self.trace(matrix))
         return Evaluation(cost, self.shares * slopes)
+
+    def trace(self, matrix: Tensor) -> Tensor:
+        """The trace of M."""
+        return matrix.trace() + (math.sqrt(self.folded) - 1) * matrix[-1, -1] if self.folded else matrix.trace()
+
+    def trace_gradient(self, matrix: Tensor) -> Tensor:
+        """The gradient of the trace term."""
+        slope = identity_like(matrix)
+        if self.folded:
+            slope[-1, -1] = math.sqrt(self.folded)
+        return self.trace_weight * slope
+
+    def along(self, basis: Tensor) -> EntropyProblem:
+        """The same problem for matrices that are a multiple of the identity outside of ``basis``.
+
+        ``basis`` (d, r) has orthonormal columns, which span all differences.
+        """
+        kinds = (self.similar, self.dissimilar, self.unknown)
+        similar, dissimilar, unknown = (pad(differences @ basis, (0, 1)) for differences in kinds)
+        rest = len(basis) - basis.shape[1]
+        return dataclasses.replace(self, similar=similar, dissimilar=dissimilar, unknown=unknown, folded=rest)
 
     def gradient(self, slopes: Tensor) -> Tensor:
         """The gradient without its trace term, from the slopes of an evaluation."""
@@ -173,6 +201,15 @@ def projected_gradient(
     return PSDResult(matrix, cost, tuple(costs))
 
 
+def fold(matrix: Tensor, basis: Tensor) -> Tensor:
+    """A matrix (d, d) that is c times the identity outside of ``basis`` (d, r) for ``EntropyProblem.along``."""
+    rest = len(basis) - basis.shape[1]
+    inside = basis.T @ matrix @ basis
+    folded = pad(inside, (0, 1, 0, 1))
+    folded[-1, -1] = (matrix.trace() - inside.trace()) / math.sqrt(rest)
+    return folded
+
+
 def convex_steps(problem: EntropyProblem, start: Tensor, rounds: int = 50, tolerance: float = 1e-5) -> PSDResult:
     """Minimise J by a sequence of convex surrogates (majorise-minimise).
 
@@ -192,9 +229,9 @@ def _lower(
     problem: EntropyProblem, matrix: Tensor, cost: float, gradient: Tensor, step: float
 ) -> tuple[Tensor, Evaluation, float] | None:
     """The first of the halved steps with sufficient decrease: point, evaluation and step size, or None."""
-    identity = identity_like(matrix)
+    slope = problem.trace_gradient(matrix)
     for _ in range(HALVINGS):
-        candidate = project_psd(matrix - step * gradient - step * problem.trace_weight * identity)
+        candidate = project_psd(matrix - step * gradient - step * slope)
         reached = problem.evaluate(candidate)
         if reached.cost <= cost - ARMIJO / step * float((candidate - matrix).square().sum()):
             return candidate, reached, step

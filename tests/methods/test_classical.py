@@ -12,7 +12,7 @@ from torch import Tensor
 
 from semimetric.core.errors import InputError
 from semimetric.graph import nearest_neighbors
-from semimetric.methods import METHODS, build_method
+from semimetric.methods import METHODS, build_method, seraph
 from semimetric.methods.pairs import PairMethod, Pairs, cycled
 from semimetric.metric import Metric
 from semimetric.training import Trainer, TrainingData, TrainingSettings, TrainingWarning
@@ -355,6 +355,25 @@ def test_seraph_solvers_agree(data) -> None:
         metric = method.update_metric(Metric.identity(WIDTH), points, constraints)
         costs.append(objective(method, metric, points, constraints))
     assert costs[0] == pytest.approx(costs[1], rel=1e-3)
+
+
+@pytest.mark.parametrize(("solver", "iterations", "tolerance"), [("gradient", 3, 1e-9), ("convex", 30, 1e-4)])
+@pytest.mark.parametrize("components", [0, 4])
+def test_seraph_on_a_wide_table_takes_the_same_steps_on_small_matrices(
+    components: int, solver: str, iterations: int, tolerance: float, make_clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From round to round of the convex problems rounding grows; they end at the same cost."""
+    points, classes = make_clusters(0, 12, 40, 3)
+    points, labels = points.double(), torch.where(torch.arange(12) < 6, classes, -1)
+    costs = []
+    for wide in (256, 20):
+        monkeypatch.setattr(seraph, "WIDE", wide)
+        method = build_method("seraph", components=components, solver=solver, iterations=iterations)
+        start = method.initial_metric(40, torch.Generator().manual_seed(0))
+        constraints = method.constraints(points, labels)
+        metric = method.update_metric(start, points, constraints)
+        costs.append(objective(method, metric, points, constraints))
+    assert costs[1] == pytest.approx(costs[0], rel=tolerance)
 
 
 def test_seraph_survives_huge_distances(data) -> None:
