@@ -242,7 +242,7 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--sets", nargs="+", choices=[*SETS], default=[*SETS])
     options.add_argument("--data-dir", type=Path)
-    options.add_argument("--seeds", type=int, default=5)
+    options.add_argument("--seeds", type=int, default=10)
     options.add_argument("--rounds", type=int, default=10)
     options.add_argument("--labels", type=int, default=5, help="labels of a round")
     options.add_argument("--learn-every", type=int, default=5, help="rounds after which the page learns again")
