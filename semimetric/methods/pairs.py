@@ -200,7 +200,7 @@ class PairMethod(LearnsMetric[P]):
     def statistics(self, metric: Metric, features: Tensor, constraints: P) -> dict[str, float]:
         """Mean squared distances of labelled pairs under the metric, and the metric's trace and rank."""
         scatters = pair_scatters(metric.transform(features[constraints.labelled]), constraints.classes)
-        values = torch.linalg.svdvals(metric.factor).square()
+        values = metric.eigenvalues()
         return {
             "pairs": float(len(constraints)),
             "similar_distance": float(scatters.similar.trace()),

@@ -14,6 +14,8 @@ from semimetric.core.errors import InputError, RunError
 from semimetric.core.files import read_tensors, write_tensors
 from semimetric.metric.geometry import check_factor, random_orthonormal
 
+ORTHOGONAL = 1e-12  # largest product of two columns of a factor, as a share of the largest square, that is rounding
+
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
@@ -119,6 +121,19 @@ class Metric:
     def matrix(self) -> Tensor:
         """M = L L^T, (d, d) float64."""
         return self.factor @ self.factor.T
+
+    def eigenvalues(self) -> Tensor:
+        """The l largest eigenvalues of M, in no order; all others are 0.
+
+        They are those of L^T L: its diagonal where the columns of L are orthogonal, as ``from_matrix`` makes them.
+        """
+        products = self.factor.T @ self.factor
+        lengths = products.diagonal().clone()
+        crossed = float((products - lengths.diag()).abs().max())
+        if crossed <= ORTHOGONAL * float(lengths.max()):
+            return lengths
+        values: Tensor = torch.linalg.eigvalsh(products).clamp(min=0)
+        return values
 
     def transform(self, features: Any) -> Tensor:
         """Map rows x to L^T x.

@@ -163,3 +163,11 @@ def test_arrays_integers_and_gradients_go_through_transform() -> None:
     features = torch.ones(2, 3, requires_grad=True)
     metric.transform(features).sum().backward()
     assert torch.equal(features.grad, torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("orthogonal", [True, False])
+def test_eigenvalues_are_squared_singular_values(orthogonal: bool) -> None:
+    factor = torch.randn(7, 4, generator=torch.Generator().manual_seed(0)).double()
+    metric = Metric.from_matrix(factor @ factor.T, 4) if orthogonal else Metric(factor)
+    expected = torch.linalg.svdvals(factor).square()
+    torch.testing.assert_close(metric.eigenvalues().sort(descending=True).values, expected)
