@@ -102,10 +102,13 @@ def _tell_predictions(found: Any, out: Path | None, risk: float) -> None:
         tell(f"{counted(found.named + len(found.unlike), 'prediction')} written to {out}")
     if found.threshold is not None:
         count = len(found.unlike)
+        who = (
+            f"{counted(count, 'example')} {'looks' if count == 1 else 'look'} like no known class and got no name: the"
+        )
         tell(
-            f"{counted(count, 'example')} {'looks' if count == 1 else 'look'} like no known class and got no name: "
-            f"the score in the column unknown is above {found.threshold:.3f} (--risk {risk:g}: about that share of the "
-            "examples of known classes loses its name; --risk 0 names all)"
+            f"{who if count else 'every example got a name: no'} score in the column unknown is above "
+            f"{found.threshold:.3f} (--risk {risk:g}: about that share of the examples of known classes loses its "
+            "name; --risk 0 names all)"
         )
     tell_groups(found.groups, tell)
     if risk and not found.judged:

@@ -41,7 +41,7 @@ TITLES = {
     "mean_distance": "Mean squared distance",
     "confidence": "Mean confidence",
     "coverage@0.9": "Share with confidence ≥ 0.9",
-    "head_agreement": "Share where head and consensus agree",
+    "head_agreement": "Head agrees with consensus",
     "active_share": "Share of violated constraints",
     "told_upright": "Share predicted upright",
 }

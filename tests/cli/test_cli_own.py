@@ -57,7 +57,7 @@ def test_a_folder_becomes_a_searchable_run_in_three_commands(tmp_path: Path) -> 
     assert len(lines) == 3
     assert all("red" in line for line in lines)
     assert (search.err, predict.err) == ("", "")
-    assert predict.out.startswith("1 prediction written to labels.csv\n0 examples look like no known class")
+    assert predict.out.startswith("1 prediction written to labels.csv\nevery example got a name: no score in")
     assert (tmp_path / "labels.csv").read_text().splitlines()[1].startswith("a red one.jpg,red,")
     assert "\x1b" not in fit.out + search.out + predict.out
     model = sm.load(tmp_path / "run")
