@@ -45,8 +45,8 @@ def evaluate(
     data: Annotated[
         Path | None,
         typer.Argument(
-            help="Labelled examples: a folder with a sub-folder for each class, or a table with a column of labels. "
-            "Without them: the test set of the run's benchmark.",
+            help="Labelled examples: a folder with a sub-folder for each class, a table with a column of labels, or "
+            "shards with labels. Without them: the test set of the run's benchmark.",
             show_default=False,
         ),
     ] = None,

@@ -32,7 +32,9 @@ def predict(
     data: Annotated[
         Path,
         typer.Argument(
-            help="A photograph, a folder of them, or a table (.npz, .npy, .csv, .tsv, .parquet).", show_default=False
+            help="A photograph, a folder of them, a table (.csv, .tsv, .npz, .npy, .parquet), or shards of photographs "
+            "(.tar, .parquet).",
+            show_default=False,
         ),
     ],
     out: Annotated[

@@ -17,7 +17,7 @@ Placed = Annotated[
     Literal["auto", "tsne", "umap"],
     typer.Option("--map", help="How they are placed; auto is UMAP where it is installed (extra umap), else t-SNE."),
 ]
-Replace = Annotated[bool, typer.Option("--replace", help="Replace an earlier report in --out.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace earlier files in --out.")]
 
 
 def report(

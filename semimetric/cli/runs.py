@@ -254,7 +254,7 @@ def export(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File; model.onnx in the run unless given.")] = None,
     check: Annotated[
         Path | None,
-        typer.Option(help="Folder or table with examples to check the export with, such as those of the run."),
+        typer.Option(help="Needed: folder or table with examples to check the export with, such as those of the run."),
     ] = None,
     replace: Replace = False,
     as_json: AsJson = False,
