@@ -18,7 +18,7 @@ from semimetric.core.errors import InputError
 from semimetric.data import read_collection
 from semimetric.data.readers.folder import path_of
 from semimetric.model.folder import load_run
-from semimetric.serve.page.again import Judgement, check_can_learn, learn_again, main
+from semimetric.serve.page.again import Judgement, check_can_learn, learn_again, main, request_of
 from semimetric.serve.page.desk import Desk, compared
 from semimetric.serve.page.server import next_run
 
@@ -59,11 +59,11 @@ def test_rows_of_a_table_are_shown_by_their_values_and_learned_again(tmp_path: P
     assert outcome["changed"] == len(outcome["from"])
     assert next_run(desk.book.path) == tmp_path / "run-again-2"
     desk.book.close()
-    warm = tmp_path / "warm"
-    assert semimetric("fit", tmp_path / "t.csv", "--from", tmp_path / "run", "-o", warm, "--k", 4).code == 0
-    learn_again(warm, desk.book.labels, tmp_path / "whole")
-    assert [plan_of(run)["training"]["epochs"] for run in (warm, tmp_path / "whole")] == [5, 40]
-    assert [plan_of(run)["method_settings"]["k"] for run in (warm, tmp_path / "whole")] == [4, 4]
+    warm = ("--from", tmp_path / "run", "-o", tmp_path / "warm", "--k", 4, "--epochs", 0)
+    assert semimetric("fit", tmp_path / "t.csv", *warm).code == 0
+    plan = request_of(load_run(tmp_path / "warm")).plan(read_collection(tmp_path / "t.csv"))
+    assert plan.training.epochs == 40
+    assert plan.as_dict()["method_settings"]["k"] == 4
 
 
 @pytest.mark.filterwarnings("ignore::semimetric.pipeline.linear.GuardWarning")

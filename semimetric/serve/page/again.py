@@ -122,7 +122,7 @@ def learn_again(
     if is_benchmark(loaded):
         _benchmark_again(loaded, labels, out, data_dir)
         return Judgement(why="The test set of the benchmark judges.")
-    request = _request(loaded)
+    request = request_of(loaded)
     own = _read(loaded, request, source, labels)
     kept = dataclasses.replace(own.data)  # fitting releases its data
     fit_read(request, own, source_of(loaded, source), out)
@@ -139,7 +139,7 @@ def judging_failed(why: str) -> str:
     return f"The new model is in use, but judging it failed: {why}"
 
 
-def _request(loaded: LoadedRun) -> OwnRequest:
+def request_of(loaded: LoadedRun) -> OwnRequest:
     """The settings of a run; one that had started from another has few epochs, and gets those of a new fit."""
     plan = Plan.from_dict(loaded.config["plan"], loaded.config.get("version", "unknown"))
     if "from" not in loaded.config["data"]:
