@@ -39,7 +39,7 @@ from semimetric.model.origin import write_origin
 from semimetric.model.spec import ExampleNames, ModelSpec
 from semimetric.model.unknown import Unknown, fit_unknown, judged_rows
 from semimetric.pipeline.data import FitData
-from semimetric.pipeline.linear import GuardWarning, fit_metric
+from semimetric.pipeline.linear import GuardWarning, announce, fit_metric
 from semimetric.pipeline.plan import Plan
 from semimetric.pipeline.warm import Start
 from semimetric.training import Progress, Run, Silent, Trainer, TrainingData, TrainingResult, pretrain
@@ -187,7 +187,7 @@ def _fit_metric(plan: Plan, data: FitData, progress: Progress | None) -> FittedM
     vectors = scaled_vectors(preprocess, data.inputs)
     method = METHODS[plan.method](plan.method_settings)
     shown = progress or Silent()
-    shown.stage(f"learning the metric of {vectors.shape[1]} features")
+    announce(shown, vectors.shape[1])
     found = fit_metric(method, vectors.double(), data.labels, plan.seed)
     for sentence in found.guards.values():
         if progress is None or isinstance(progress, Silent):

@@ -15,9 +15,14 @@ from semimetric.core.errors import InputError
 from semimetric.core.settings import build_settings
 from semimetric.methods import METHODS, LearnsMetric, Method
 from semimetric.metric import Metric
+from semimetric.training import Progress
 
 SMALLEST, LARGEST = 1e-60, 1e60
 """Range of the largest feature: the metric scales with its inverse square, which must not overflow."""
+
+
+MANY_FEATURES = 1000
+"""Features from which on the eigenvectors of a matrix as wide take seconds."""
 
 
 class GuardWarning(UserWarning):
@@ -84,6 +89,13 @@ def learn_metric(
     for sentence in fit.guards.values():
         warnings.warn(sentence, GuardWarning, stacklevel=2)
     return fit
+
+
+def announce(progress: Progress, width: int) -> None:
+    """Say that a metric of ``width`` features is learned; at once, if its algebra takes long."""
+    progress.stage(f"learning the metric of {width} features")
+    if width >= MANY_FEATURES:
+        progress.tell(f"the metric of {width} features needs matrices of {width} x {width}, which may take minutes.")
 
 
 def fit_metric(method: Method[Any], features: Any, labels: Any, seed: int) -> LinearFit:

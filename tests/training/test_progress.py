@@ -12,6 +12,7 @@ from rich.console import Console
 from sklearn.datasets import load_wine
 
 import semimetric as sm
+from semimetric.pipeline import linear
 from semimetric.reporting.progress import RichProgress, rate_of
 from semimetric.training.progress import Lines, duration, epoch_line
 
@@ -123,6 +124,20 @@ def test_a_pipe_gets_plain_lines(quiet: bool, verbose: bool, lines: int) -> None
 @pytest.mark.parametrize(("speed", "text"), [(123.4, "123 batches/s"), (2.34, "2.3 batches/s"), (0.04, "25.0 s/batch")])
 def test_a_slow_rate_is_never_zero(speed: float, text: str) -> None:
     assert rate_of(speed) == text
+
+
+@pytest.mark.filterwarnings("ignore::semimetric.GuardWarning")
+@pytest.mark.parametrize(("most", "told"), [(13, 1), (14, 0)])
+def test_a_metric_of_many_features_is_told_at_once(
+    most: int, told: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a pipe, too, where a step has a line only after ten seconds."""
+    features, classes = load_wine(return_X_y=True)
+    monkeypatch.setattr(linear, "MANY_FEATURES", most)
+    with caplog.at_level(logging.INFO, "semimetric"):
+        sm.LRML().fit(features, np.where(np.arange(178) % 4 == 0, classes, -1))
+    found = [record.message for record in caplog.records]
+    assert found == ["the metric of 13 features needs matrices of 13 x 13, which may take minutes."] * told
 
 
 def test_the_estimator_prints_and_logs(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
