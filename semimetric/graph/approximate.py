@@ -2,14 +2,14 @@
 
 Rows are put into lists around k-means centres. A row is compared with the members of the lists whose centres are
 nearest to it. How many lists that takes is read from a sample of rows, whose exact neighbours are known: a neighbour is
-found if its list is probed. Lists have about the same size for any number of rows, so that the time grows
-little faster than that number. Candidates are found and sorted in float32, by differences.
+found if its list is probed. Lists grow with the root of the number of rows, as comparing rows with centres and with
+members of lists then grow alike. Candidates are found and sorted in float32, by differences.
 """
 
 from __future__ import annotations
 
 import logging
-import math
+from bisect import bisect_left
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -24,9 +24,9 @@ from semimetric.graph.nearest import Found, NearestVectors, nearest_first, small
 from semimetric.graph.neighbors import check_k, nearest_neighbors
 
 EXACT_ROWS = 10_000  # most rows whose neighbours are computed exactly in a graph
-RECALL = 0.987  # recall that the sample must reach
-SAMPLE = 500  # rows of that sample
-LIST_ROWS = 200  # mean size of a list
+RECALL, ERRORS = 0.983, 2.0  # recall that the sample must reach, less so many standard errors
+SAMPLE = 1_000  # rows of that sample
+LIST_ROWS, SIZED_FOR = 200, 20_000  # mean size of a list up to so many rows; beyond, it grows with their root
 TRAINED = 32  # rows for each list from which k-means learns the centres
 LEAST_PROBES = 4  # lists that are probed at least
 LLOYD_STEPS = 6  # iterations that find the centres
@@ -61,8 +61,9 @@ def graph_neighbors(features: Any, k: int) -> Tensor:
     Returns
     -------
     (N, k) int64 tensor
-        Row numbers, nearest first. Beyond 10,000 rows, at least 98.7 % of the neighbours of a sample of 500 rows are
-        the exact ones; the log says how many. Where that would take half of all comparisons, all lists are exact.
+        Row numbers, nearest first. Beyond 10,000 rows, at least 98.3 % of the neighbours are the exact ones, by two
+        standard errors of a sample of 1,000 rows; the log says how many. Where that would take half of all
+        comparisons, all lists are exact.
     """
     points = check_features(features)
     check_k(k, len(points))
@@ -90,9 +91,16 @@ def _probes_for(rows: Tensor, centres: Tensor, k: int) -> tuple[int, float, int]
     near = NearestVectors(rows).search(rows[sample], k, sample).rows
     holders = _nearest_centres(rows[near.flatten()], centres, 1).view_as(near)
     places = _nearest_centres(rows[sample], centres, len(centres)).argsort(dim=1)
-    before = places.gather(1, holders).flatten().sort().values
-    probes = max(LEAST_PROBES, 1 + int(before[math.ceil(RECALL * len(before)) - 1]))
+    before = places.gather(1, holders)
+    counts = range(LEAST_PROBES, len(centres))
+    probes = counts.start + bisect_left(counts, True, key=lambda count: _surely_found(before < count) >= RECALL)
     return probes, float((before < probes).double().mean()), len(sample)
+
+
+def _surely_found(found: Tensor) -> float:
+    """Lower bound on the share of neighbours that are ``found`` (S, k): by standard errors over the rows."""
+    shares = found.double().mean(1)
+    return float(shares.mean() - ERRORS * shares.std() / len(shares) ** 0.5)
 
 
 def _rows_found(lists: _Lists, probed: Tensor, k: int, part: slice) -> Tensor:
@@ -111,7 +119,7 @@ def _placed(points: Tensor) -> Tensor:
 
 def _centres(rows: Tensor) -> Tensor:
     """Centres of the lists, which Lloyd's algorithm finds on a part of the rows."""
-    count = max(2, len(rows) // LIST_ROWS)
+    count = max(2, int(len(rows) / (LIST_ROWS * max(1.0, len(rows) / SIZED_FOR) ** 0.5)))
     trained = rows[:: max(1, len(rows) // (TRAINED * count))]
     chosen = torch.randperm(len(trained), generator=torch.Generator().manual_seed(0))[:count].to(rows.device)
     return lloyd(trained, trained[chosen], LLOYD_STEPS, 0.0).centres
@@ -173,7 +181,7 @@ class _Best:
             gains = (rough.amin(1) < self._values[queries].amax(1)).nonzero().flatten()
             queries, rough = queries[gains], rough[gains]
         both = torch.cat([self._values[queries], rough], dim=1)
-        values, columns = both.topk(self._values.shape[1], dim=1, largest=False, sorted=False)
+        values, columns = smallest(both, self._values.shape[1])
         fresh = columns - self._values.shape[1]
         earlier = self._places[queries].gather(1, columns.clamp_max(self._values.shape[1] - 1))
         self._values[queries] = values
