@@ -10,7 +10,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -75,16 +75,14 @@ class PixelFile:
             written = os.pwrite(self._file.fileno(), left, place)
             left, place = left[written:], place + written
 
-    def read(self, rows: Tensor) -> Tensor:
-        """The images (n, C, H, W) at some rows (n,), read by several threads."""
-        images = torch.empty(len(rows), *self.shape[1:], dtype=torch.uint8)
+    def read_into(self, images: Tensor, rows: Tensor) -> None:
+        """Read the images at some rows (n,) into ``images`` (n, C, H, W), by several threads."""
         jobs = [
             self._pool.submit(self._read_one, row, target)
             for row, target in zip(rows.tolist(), images.numpy(), strict=True)
         ]
         for job in jobs:
             job.result()
-        return images
 
     def _read_one(self, row: int, target: Pixels) -> None:
         left, place = target.data.cast("B"), row * self._size
@@ -109,6 +107,7 @@ class Images:
     device : where they are used
     scaling : preprocessing by pixel; without one, bytes come out
     rows : some rows of the pixels, in their order; all unless given
+    ahead : the thread that reads ahead; images that are made of others share theirs
     """
 
     ndim = 4
@@ -119,11 +118,12 @@ class Images:
         device: torch.device | str = "cpu",
         scaling: Preprocess | None = None,
         rows: Tensor | None = None,
+        ahead: ThreadPoolExecutor | None = None,
     ) -> None:
         self.pixels, self.device, self.scaling = pixels, torch.device(device), scaling
         where = pixels.device if isinstance(pixels, Tensor) else torch.device("cpu")
         self._rows = torch.arange(len(pixels), device=where) if rows is None else rows.to(where)
-        self._ahead = ThreadPoolExecutor(1)
+        self._ahead = ahead or ThreadPoolExecutor(1)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -159,24 +159,26 @@ class Images:
         places = self._rows[self._at(rows)]
         if self.are_there:
             return lambda: self._used(places)
-        job = self._ahead.submit(self._read, places)
-        return lambda: self._scaled(job.result().to(self.device, non_blocking=True))
+        shape = (len(places), *self.pixels.shape[1:])
+        images = torch.empty(shape, dtype=torch.uint8, pin_memory=self.is_cuda)  # here: each thread keeps what it frees
+        job = self._ahead.submit(self._read_into, images, places)
+        return lambda: self._scaled(_after(job, images).to(self.device, non_blocking=True))
 
     def only(self, rows: Tensor | slice) -> Images:
         """Some of the images; nothing is read or copied."""
-        return Images(self.pixels, self.device, self.scaling, self._rows[self._at(rows)])
+        return Images(self.pixels, self.device, self.scaling, self._rows[self._at(rows)], self._ahead)
 
     def _at(self, rows: Tensor | slice) -> Tensor | slice:
         return rows if isinstance(rows, slice) else rows.to(self._rows.device)
 
     def scaled_by(self, scaling: Preprocess) -> Images:
         """The same images, scaled when they are used."""
-        return Images(self.pixels, self.device, scaling.to(self.device), self._rows)
+        return Images(self.pixels, self.device, scaling.to(self.device), self._rows, self._ahead)
 
     def to(self, device: torch.device | str) -> Images:
         """The same images, to be used on ``device``."""
         scaling = None if self.scaling is None else self.scaling.to(device)
-        return Images(self.pixels, device, scaling, self._rows)
+        return Images(self.pixels, device, scaling, self._rows, self._ahead)
 
     def split(self, size: int) -> Iterator[Tensor]:
         """All images, ``size`` at a time; the next ones are read meanwhile."""
@@ -187,13 +189,21 @@ class Images:
         assert isinstance(self.pixels, Tensor)
         return self._scaled(self.pixels[places])
 
-    def _read(self, places: Tensor) -> Tensor:
-        images = self.pixels.read(places) if isinstance(self.pixels, PixelFile) else self.pixels[places]
-        return images.pin_memory() if self.is_cuda else images
+    def _read_into(self, images: Tensor, places: Tensor) -> None:
+        if isinstance(self.pixels, PixelFile):
+            self.pixels.read_into(images, places)
+        else:
+            torch.index_select(self.pixels, 0, places, out=images)
 
     @torch.no_grad()
     def _scaled(self, images: Tensor) -> Tensor:
         return images if self.scaling is None else self.scaling(images)
+
+
+def _after(job: Future[None], images: Tensor) -> Tensor:
+    """The images, once they are read."""
+    job.result()
+    return images
 
 
 Inputs = Tensor | Images

@@ -80,9 +80,16 @@ def encode(encoder: nn.Module, inputs: Inputs, chunk: int | None = None, precisi
     chunk = chunk or max(1, min(CHUNK, largest // prod(inputs.shape[1:])))
     was_training = encoder.training
     encoder.eval()
-    pieces = [features_of(encoder, piece.to(device), precision) for piece in inputs.split(chunk)]
+    found = torch.empty(0, device=device)
+    start = 0
+    for piece in inputs.split(chunk):
+        part = features_of(encoder, piece.to(device), precision)
+        if not start:  # one array for all: small ones between large ones that are freed keep the heap from shrinking
+            found = part.new_empty(len(inputs), part.shape[1])
+        found[start : start + len(part)] = part
+        start += len(part)
     encoder.train(was_training)
-    return torch.cat(pieces)
+    return found
 
 
 def output_width(encoder: nn.Module, examples: Inputs) -> int:
