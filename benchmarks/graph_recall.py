@@ -1,4 +1,4 @@
-"""Recall of the approximate graph on data that chose none of its constants. CPU seconds on one thread.
+"""Recall of the approximate graph on seven kinds of data. CPU seconds on one thread.
 
     python benchmarks/graph_recall.py --data-dir DATA --out benchmarks/results/graph_recall.json
 
