@@ -43,7 +43,8 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]], caption: st
         for first, *rest in cells
     )
     about = f"<caption>{text(caption)}</caption>" if caption else ""
-    return f'<div class="wide"><table>{about}<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
+    body = f"<thead><tr>{head}</tr></thead><tbody>{lines}</tbody>"
+    return f'<div class="wide" tabindex="0"><table>{about}{body}</table></div>'  # the keyboard scrolls it, too
 
 
 def _are_numbers(cells: Iterable[str]) -> bool:

@@ -27,7 +27,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[
         for name, more in (("run", []), ("none", ["--frozen-share", "0"]), ("few", ["--components", "4"])):
             done = semimetric("fit", home / "photos", "-o", home / name, *options, *more)
             assert done.code == 0, done.err
-            assert ("distance: 50% frozen features, 50% learned" in done.out) == (name == "run")
+            assert ("distance: 50 % frozen features, 50 % learned" in done.out) == (name == "run")
         yield home, options
 
 

@@ -141,7 +141,7 @@ def test_kept_descriptors_of_other_settings_are_refused(
 
 
 def test_a_side_that_cannot_be_is_refused_before_anything_is_kept(birds: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="side must be at least 1 pixel, but is -3"):
+    with pytest.raises(InputError, match="side must be at least 0, got -3"):
         load_examples(described_by(tmp_path / "kept.safetensors", side=-3), birds, CPU)
     assert not (tmp_path / "kept.safetensors").exists()
 
