@@ -143,8 +143,8 @@ class EdgeWalk:
         terms, defect, projections = self._first_terms, 0.0, 0
         while True:
             block.iterate(terms, self._tolerance - defect)
-            if block.bound + defect <= self._tolerance or projections == CYCLES:
-                break
+            if block.bound + defect <= self._tolerance or projections == CYCLES or not math.isfinite(block.bound):
+                break  # sums over very many neighbours leave the range of float32
             along = block.project(slow.images)
             block.rounding += self._projection_rounding(along)
             shares, projections = shares + along, projections + 1
@@ -310,7 +310,9 @@ def _terms_left(size: float, goal: float) -> int:
 
 
 def _largest(values: Tensor) -> float:
-    """The largest absolute value."""
+    """The largest absolute value; 0 of none, as where no edge leads to the nodes of a block."""
+    if not values.numel():
+        return 0.0
     low, high = values.aminmax()
     return max(-float(low), float(high))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.graphs import cliques
+from helpers.graphs import cliques, star
 from torch import Tensor
 
 from semimetric.graph import edge_walk, nearest_neighbors
@@ -21,7 +21,7 @@ def errors(neighbors: Tensor, gamma: float, walk: EdgeWalk) -> tuple[float, floa
     for block in found:
         backward = dense[neighbors[block.nodes], block.nodes[:, None]]
         error = max(error, float((block.backward - backward).abs().max()))
-        error = max(error, float((block.forward - forward[block.positions]).abs().max()))
+        error = max([error, *(block.forward - forward[block.positions]).abs().tolist()])
     assert sorted(torch.cat([block.nodes for block in found]).tolist()) == list(range(len(neighbors)))
     assert sorted(torch.cat([block.positions for block in found]).tolist()) == list(range(neighbors.numel()))
     return error, max(block.bound for block in found)
@@ -43,6 +43,20 @@ def test_a_bound_that_is_not_reached_by_the_series_is_reached_by_the_solver(make
 def test_more_cliques_than_modes_are_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(edge_walk, "MODES", 2)
     neighbors = cliques(15, 4)
+    error, bound = errors(neighbors, 0.99, EdgeWalk(neighbors, 0.99))
+    assert error <= bound <= edge_walk.EDGE_TOLERANCE
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.99])
+def test_nodes_that_no_edge_leads_to_are_solved(gamma: float) -> None:
+    neighbors = star(200)  # four blocks, most without an edge to their nodes
+    error, bound = errors(neighbors, gamma, EdgeWalk(neighbors, gamma))
+    assert error <= bound <= edge_walk.EDGE_TOLERANCE
+
+
+def test_sums_beyond_the_range_of_float32_are_left_to_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge_walk, "FIRST_TERMS", 16)
+    neighbors = cliques(1, 430)
     error, bound = errors(neighbors, 0.99, EdgeWalk(neighbors, 0.99))
     assert error <= bound <= edge_walk.EDGE_TOLERANCE
 
