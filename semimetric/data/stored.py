@@ -192,6 +192,8 @@ class Images:
     def _read_into(self, images: Tensor, places: Tensor) -> None:
         if isinstance(self.pixels, PixelFile):
             self.pixels.read_into(images, places)
+        elif self.pixels.is_cuda:
+            images.copy_(self.pixels[places])
         else:
             torch.index_select(self.pixels, 0, places, out=images)
 

@@ -145,6 +145,7 @@ def killed_before(point: int, trials: int, folder: Path) -> bool:
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_killed_between_any_two_writes_it_continues_as_if_it_had_not_been(tmp_path: Path) -> None:
     trials, point = 2, 0
     whole = tmp_path / "whole"
