@@ -179,7 +179,7 @@ def _span(features: Tensor, metric: Metric) -> Span | None:
         return None
     rows = [features - features.mean(0)]
     factor = metric.factor.to(features)
-    if not torch.equal(factor, factor[0, 0] * torch.eye(*factor.shape, dtype=factor.dtype, device=factor.device)):
+    if not torch.equal(factor, factor[0, 0] * torch.eye(len(factor)).to(factor)):
         rows.append(factor.T)
     spanned = torch.cat(rows)
     return Span.of(spanned) if len(spanned) < spanned.shape[1] else None

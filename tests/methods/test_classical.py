@@ -376,6 +376,19 @@ def test_seraph_on_a_wide_table_takes_the_same_steps_on_small_matrices(
     assert costs[1] == pytest.approx(costs[0], rel=tolerance)
 
 
+def test_seraph_descends_from_a_metric_of_few_features_on_small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its factor is a part of the identity, which is no multiple of the identity outside of the examples."""
+    points = torch.randn(12, 40, generator=torch.Generator().manual_seed(0)).double()
+    method, metric = build_method("seraph", iterations=3), Metric(torch.eye(40, 4, dtype=torch.float64))
+    problem, _ = method._problem(points, method.constraints(points, torch.tensor([0, 1, 2] * 2 + [-1] * 6)))
+    monkeypatch.setattr(seraph, "WIDE", 20)
+    span = seraph._span(points, metric)
+    whole, _ = method._lowest(problem, (metric.matrix, metric.matrix), None)
+    inside, rest = method._lowest(problem, (metric.matrix, metric.matrix), span)
+    lifted = span.inside @ inside @ span.inside.T + rest * span.outside @ span.outside.T
+    torch.testing.assert_close(lifted, whole)
+
+
 def test_seraph_survives_huge_distances(data) -> None:
     points, labels = data
     method = build_method("seraph")
