@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from semimetric.core.precision import full_float32
 from semimetric.graph.clustering import lloyd
 from semimetric.graph.edges import group_by_node
 from semimetric.graph.walk import CACHED_COLUMNS, Walk, solve_walk, walk_lists, walk_product, walk_sums
@@ -89,7 +89,7 @@ class EdgeWalk:
     """Solves blocks of columns of P for their entries on the edges, to the ``tolerance``."""
 
     def __init__(self, neighbors: Tensor, gamma: float, tolerance: float = EDGE_TOLERANCE) -> None:
-        with _single_precision():
+        with full_float32():  # the bound counts on it
             slow = slow_modes(neighbors, gamma)
             self._order = _near_together(slow.images)
         self._slow = slow._replace(images=slow.images[self._order], modes=slow.modes[self._order])
@@ -115,7 +115,7 @@ class EdgeWalk:
         """The columns from ``start`` to ``stop`` in the order of this solver."""
         places = _Places.of(self._neighbors, self._positions[self._starts[start] : self._starts[stop]], start, stop)
         if self._failures < FAILURES:
-            with _single_precision():
+            with full_float32():
                 forward, backward, bound = self._series(places, stop - start)
             if bound <= self._tolerance:
                 self._failures = 0
@@ -291,17 +291,6 @@ def _near_together(images: Tensor) -> Tensor:
     trained = rows[:: max(1, len(rows) // (TRAINED * count))]
     found = lloyd(trained, trained[:: max(1, len(trained) // count)][:count], CLUSTER_STEPS, 0.0)
     return lloyd(rows, found.centres, 0, 0.0).assignment.argsort(stable=True)
-
-
-@contextmanager
-def _single_precision() -> Iterator[None]:
-    """Products of float32 matrices on a GPU in float32, whatever the process has chosen: the bound counts on it."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _terms_left(size: float, goal: float) -> int:

@@ -18,6 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from semimetric.core.precision import is_lowered_on_gpu
+
 BLOCK_ENTRIES = 1 << 21  # entries of the largest array of a search on a CPU: 8 MiB in float32, about the cache
 GPU_BLOCK_ENTRIES = 1 << 26  # the same on a GPU
 GPU_PART_ENTRIES = 1 << 24  # entries of the stored vectors that are compared at once on a GPU: 128 MiB in float64
@@ -163,7 +165,7 @@ class _Part:
         products in any order, a rounded square and a rounded sum.
         """
         unit = torch.finfo(dtype).eps / 2
-        if dtype == torch.float32 and asked.is_cuda and torch.backends.cuda.matmul.allow_tf32:
+        if dtype == torch.float32 and asked.is_cuda and is_lowered_on_gpu():
             unit = TF32_ROUNDING
         sizes = asked.square().sum(1).sqrt()
         slack: Tensor = unit * self._largest * (4 * (asked.shape[1] + 4) * sizes + 8 * self._largest)

@@ -70,17 +70,6 @@ def test_slow_modes_save_terms_on_clusters(make_clusters, monkeypatch: pytest.Mo
     assert len(products) <= 2 * edge_walk.FIRST_TERMS  # the power series alone takes 1,300 terms
 
 
-def test_the_choice_of_the_process_for_products_is_kept(make_clusters) -> None:
-    neighbors = nearest_neighbors(make_clusters(0, 100, 4, 4, 0.5)[0], 4)
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        EdgeWalk(neighbors, 0.9).columns(0, 10)
-        assert torch.backends.cuda.matmul.allow_tf32
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
-
-
 @pytest.mark.gpu
 def test_gpu_keeps_the_bound(make_clusters) -> None:
     neighbors = nearest_neighbors(make_clusters(0, 600, 16, 20, 0.2)[0], 8)
