@@ -27,6 +27,8 @@ EXACT_ROWS = 10_000  # most rows whose neighbours are computed exactly in a grap
 RECALL, ERRORS = 0.983, 2.0  # recall that the sample must reach, less so many standard errors
 SAMPLE = 1_000  # rows of that sample
 LIST_ROWS, SIZED_FOR = 200, 20_000  # mean size of a list up to so many rows; beyond, it grows with their root
+SAME = 1e-6  # share by which squared distances that count as equal may differ
+CENTRED = 10_000  # rows, at least, whose median is the centre of all
 TRAINED = 32  # rows for each list from which k-means learns the centres
 LEAST_PROBES = 4  # lists that are probed at least
 LLOYD_STEPS = 6  # iterations that find the centres
@@ -63,7 +65,7 @@ def graph_neighbors(features: Any, k: int) -> Tensor:
     (N, k) int64 tensor
         Row numbers, nearest first. Beyond 10,000 rows, at least 98.3 % of the neighbours are the exact ones, by two
         standard errors of a sample of 1,000 rows; the log says how many. Where that would take half of all
-        comparisons, all lists are exact.
+        comparisons, or float32 does not tell near rows apart, all lists are exact.
     """
     points = check_features(features)
     check_k(k, len(points))
@@ -71,30 +73,48 @@ def graph_neighbors(features: Any, k: int) -> Tensor:
         return nearest_neighbors(points, k)
     rows = _placed(points)
     centres = _centres(rows)
-    probes, recall, sampled = ranks.of_first(_probes_for(rows, centres, k))
+    sample = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:SAMPLE].to(rows.device)
+    exact = NearestVectors(points).search(points[sample], k, sample)
+    probes = ranks.of_first(_probes_for(rows, centres, sample, exact.rows))
     if 2 * probes > len(centres):
         _log.info("Exact graph of %d examples: half of the lists would have to be probed.", len(points))
         return nearest_neighbors(points, k)
-    facts = (len(points), probes, len(centres), recall, sampled)
-    _log.info("Approximate graph of %d examples: %d of %d lists probed, recall %.3f on %d examples.", *facts)
     probed = ranks.in_parts(lambda part: _nearest_centres(rows[part], centres, probes), len(rows))
     lists = _make_lists(rows, probed[:, 0], len(centres))
-    return ranks.in_parts(partial(_rows_found, lists, probed, k), len(rows))
+    found = ranks.in_parts(partial(_rows_found, lists, probed, k), len(rows))
+    recall = ranks.of_first(_recall(points, sample, found[sample], exact.rows))
+    if recall < RECALL:
+        _log.info("Exact graph of %d examples: float32 does not tell near ones apart.", len(points))
+        return nearest_neighbors(points, k)
+    facts = (len(points), probes, len(centres), recall, len(sample))
+    _log.info("Approximate graph of %d examples: %d of %d lists probed, recall %.3f on %d examples.", *facts)
+    return found
 
 
-def _probes_for(rows: Tensor, centres: Tensor, k: int) -> tuple[int, float, int]:
-    """Lists to probe, the recall that this gives on a sample of rows, and the size of the sample.
+def _recall(points: Tensor, sample: Tensor, found: Tensor, exact: Tensor) -> float:
+    """Share of what was ``found`` (S, k) for a sample of rows that is as near as the last of the ``exact`` ones."""
+    far, near = (_squared_distances(points, sample, rows) for rows in (found, exact[:, -1:]))
+    return float((far <= near * (1 + SAME)).double().mean())
+
+
+def _squared_distances(points: Tensor, sample: Tensor, near: Tensor) -> Tensor:
+    """Squared distances (S, c) of a sample of points to those in the rows ``near`` (S, c), in float64 and scaled."""
+    unit, pieces = float(points.abs().max()), max(1, _entries_at_once(points) // (near.shape[1] * points.shape[1]))
+    both = zip(sample.split(pieces), near.split(pieces), strict=True)
+    pairs = ((points[own][:, None].double() / unit, points[rows].double() / unit) for own, rows in both)
+    return torch.cat([(there - here).square_().sum(2) for here, there in pairs])
+
+
+def _probes_for(rows: Tensor, centres: Tensor, sample: Tensor, near: Tensor) -> int:
+    """Lists to probe so that enough of the exact neighbours ``near`` (S, k) of a sample of rows are in them.
 
     A neighbour's rank is the number of lists that are probed before its own.
     """
-    sample = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:SAMPLE].to(rows.device)
-    near = NearestVectors(rows).search(rows[sample], k, sample).rows
     holders = _nearest_centres(rows[near.flatten()], centres, 1).view_as(near)
     places = _nearest_centres(rows[sample], centres, len(centres)).argsort(dim=1)
     before = places.gather(1, holders)
     counts = range(LEAST_PROBES, len(centres))
-    probes = counts.start + bisect_left(counts, True, key=lambda count: _surely_found(before < count) >= RECALL)
-    return probes, float((before < probes).double().mean()), len(sample)
+    return counts.start + bisect_left(counts, True, key=lambda count: _surely_found(before < count) >= RECALL)
 
 
 def _surely_found(found: Tensor) -> float:
@@ -111,9 +131,9 @@ def _rows_found(lists: _Lists, probed: Tensor, k: int, part: slice) -> Tensor:
 
 
 def _placed(points: Tensor) -> Tensor:
-    """The rows in float32, centred and scaled."""
+    """The rows in float32, scaled, and centred by the median: a mean that outliers shift would cost digits."""
     rows = points / points.abs().max()
-    rows = rows - rows.mean(0)
+    rows = rows - rows[:: max(1, len(rows) // CENTRED)].median(0).values
     return (rows / rows.abs().max()).float()
 
 

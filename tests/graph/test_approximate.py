@@ -63,6 +63,25 @@ def test_points_without_structure_have_exact_neighbours(caplog: pytest.LogCaptur
     assert "Exact graph" in caplog.text
 
 
+@pytest.mark.parametrize("factor", [1e5, 1e12])
+def test_outliers_cost_no_neighbours(make_clusters, factor: float, caplog: pytest.LogCaptureFixture) -> None:
+    points, _ = make_clusters(1, 1500, 16, 30, 0.2)
+    points = torch.where(torch.arange(1500)[:, None] < 8, factor, 1.0) * points.double()
+    with caplog.at_level(logging.INFO, logger="semimetric"):
+        assert recall(points, graph_neighbors(points, 10)) >= 0.97
+    assert "Approximate graph" in caplog.text
+
+
+def test_groups_that_are_too_far_apart_for_float32_have_exact_neighbours(
+    make_clusters, caplog: pytest.LogCaptureFixture
+) -> None:
+    points, classes = make_clusters(1, 1500, 16, 30, 0.2)
+    points = points.double() + 1e6 * (classes[:, None] % 3)
+    with caplog.at_level(logging.INFO, logger="semimetric"):
+        assert torch.equal(graph_neighbors(points, 10), nearest_neighbors(points, 10))
+    assert "float32 does not tell near ones apart" in caplog.text
+
+
 def test_lists_shorter_than_k_are_completed() -> None:
     """Far pairs and one crowd: the lists of a pair have fewer than k members."""
     generator = torch.Generator().manual_seed(3)
