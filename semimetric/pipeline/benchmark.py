@@ -61,6 +61,11 @@ def fit_benchmark(
     progress.stage(f"loading {plan.dataset}")
     data = benchmark_data(plan, dataset or load_examples(plan, data_dir, where, progress))
     if labels is not None:
+        if labels.shape != data.labels.shape:
+            raise InputError(
+                f"labels must be one class number for each of the {len(data.labels)} training examples of "
+                f"{plan.dataset}, got {len(labels)}. Examples that were added to a run of a benchmark have no place."
+            )
         data = dataclasses.replace(data, labels=labels)
     side = photograph_side(plan.dataset, plan.network.side)
     if side and out is not None:

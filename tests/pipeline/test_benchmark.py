@@ -291,6 +291,9 @@ def test_labels_may_be_given_in_place_of_those_that_the_split_draws(tmp_path: Pa
     fitted = load_run(tmp_path / "run", "cpu").fitted
     assert torch.equal(fitted.labels, given)
     assert fitted.posteriors.classes.tolist() == list(range(8))
+    with pytest.raises(InputError, match=r"one class number for each of the \d+ training examples of digits, got 3\."):
+        fit_benchmark(plan, tmp_path / "other", device="cpu", labels=given[:3])
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
