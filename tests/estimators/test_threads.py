@@ -104,7 +104,7 @@ def test_a_process_that_is_forked_after_a_fit_answers() -> None:
         if child == 0:
             model.predict(features)
             os._exit(7)
-        for _ in range(200):
+        for _ in range(900):
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
                 break
