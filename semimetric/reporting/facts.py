@@ -173,7 +173,7 @@ class RunFacts:
         hidden = ((fitted.labels < 0) & (self.known >= 0)).nonzero().flatten()
         if self.pictures.truth is not None and len(hidden) and self.classes:
             probability = fitted.posteriors.shares[hidden].amax(1)
-            about = f"The {len(hidden):,} training examples whose label was hidden from the method."
+            about = f"{len(hidden):,} training examples whose label was hidden from the method."
             return Judgement(self.known[hidden], self.predicted[hidden], probability, self.classes, about)
         held_out = self.held_out
         if held_out is None:

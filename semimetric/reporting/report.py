@@ -135,9 +135,9 @@ def _scores(facts: RunFacts) -> str:
     judgement = facts.judgement
     if facts.evaluation is not None:
         parts.append(table(*evaluation_table(facts.evaluation.scores, facts.loaded.fitted.spec)))
-        parts.append(paragraph(judgement.about if judgement else ""))
+        parts.append(paragraph(f"Judged by: {judgement.about}" if judgement else ""))
     elif judgement is not None and judgement.accuracy is not None:
-        parts.append(paragraph(f"{per_cent(judgement.accuracy, 1)} predicted correctly. {judgement.about}"))
+        parts.append(paragraph(f"{per_cent(judgement.accuracy, 1)} predicted correctly. Judged by: {judgement.about}"))
     trust = facts.result.get("trust")
     if trust:
         parts.append(paragraph(f"Pseudo-labels after epoch {trust['epoch']}: {trust['sentence']}"))
@@ -252,7 +252,10 @@ def _confidence(report: Report) -> str:
     judgement = facts.judgement
     if judgement is not None and judgement.accuracy is not None:
         drawn = plot_calibration(*judgement.of_known_classes())
-        parts += [paragraph(judgement.about), report.figure("calibration", drawn, "Accuracy by probability")]
+        parts += [
+            paragraph(f"Judged by: {judgement.about}"),
+            report.figure("calibration", drawn, "Accuracy by probability"),
+        ]
     trust = facts.result.get("trust")
     if trust:
         headings = ("Confidence at least", "Share of unlabelled", "Held-out labels", "Right", "95 % interval")
@@ -271,7 +274,9 @@ def _confusion(report: Report) -> str:
     if judgement is None:
         return ""
     drawn = plot_confusion(judgement.truth, judgement.predicted, judgement.classes)
-    return paragraph(judgement.about) + report.figure("confusion", drawn, "True classes by predicted classes")
+    return paragraph(f"Judged by: {judgement.about}") + report.figure(
+        "confusion", drawn, "True classes by predicted classes"
+    )
 
 
 def _errors(report: Report) -> str:
