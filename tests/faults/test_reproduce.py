@@ -71,7 +71,7 @@ def test_no_process_outlives_the_command_and_the_same_command_goes_on(tmp_path: 
     killed = start(tmp_path)
     killed.kill()
     killed.wait()
-    assert wait_for(lambda: not session(killed.pid), 60), "workers outlive the command that was killed"
+    assert wait_for(lambda: not session(killed.pid), 10), "workers outlive the command that was killed"
 
     interrupted = start(tmp_path)
     os.killpg(interrupted.pid, signal.SIGINT)  # as Ctrl-C in a terminal does
@@ -79,7 +79,7 @@ def test_no_process_outlives_the_command_and_the_same_command_goes_on(tmp_path: 
     assert interrupted.returncode == 130
     assert f"interrupted; the same command goes on from what is in {tmp_path}" in told
     assert "Traceback" not in told
-    assert wait_for(lambda: not session(interrupted.pid), 60), "workers outlive the command that was interrupted"
+    assert wait_for(lambda: not session(interrupted.pid), 5), "workers outlive the command that was interrupted"
 
     (begun,) = (tmp_path / "unfinished").iterdir()
     done = semimetric(*FITS, tmp_path)
@@ -97,4 +97,4 @@ def test_an_interrupt_of_the_command_alone_ends_its_workers(tmp_path: Path, star
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=100)
     assert process.returncode == 130
-    assert wait_for(lambda: not session(process.pid), 60)
+    assert wait_for(lambda: not session(process.pid), 5)
