@@ -53,12 +53,18 @@ BY_STEP = {
     "hold_back": 0.0,
 }
 """Pseudo-labels of every step and RandAugment, with the optimiser of FixMatch."""
+STEPWISE = {"encoder": "resnet9-512", "hold_back": 0.0}
+"""The encoder brings the settings of the method with it."""
 ROWS = {
     "mnist": Row("mnist"),
     "fashion-mnist": Row("fashion-mnist"),
     "cifar10": Row("cifar10"),
     "cifar10 resnet9": Row("cifar10", RESNET),
     "cifar10 resnet9 by step": Row("cifar10", BY_STEP),
+    "cifar10 resnet9-512": Row("cifar10", STEPWISE | {"labels_per_class": 100}),
+    "cifar10 resnet9-512 250 labels": Row("cifar10", STEPWISE | {"labels_per_class": 25}),
+    "cifar10 resnet9-512 40 labels": Row("cifar10", STEPWISE | {"labels_per_class": 4}),
+    "fashion-mnist resnet9-512": Row("fashion-mnist", STEPWISE),
     "digits": Row("digits"),
     "mnist 50 labels": Row("mnist", {"labels_per_class": 5}),
     "mnist 10 labels": Row("mnist", {"labels_per_class": 1}),
@@ -79,7 +85,7 @@ def spread(values: list[float], digits: int = 1) -> str:
 
 def table(outcomes: list[dict[str, Any]]) -> list[list[str]]:
     """A line per row: scores before and after, in per cent, and the seconds of a run from loading to scoring."""
-    lines = [["row", "seeds", "Initial NMI", "R@1", "NMI", "R@1", "seconds"]]
+    lines = [["row", "seeds", "Initial NMI", "R@1", "NMI", "R@1", "head", "seconds"]]
     for name in ROWS:
         mine = [outcome for outcome in outcomes if outcome["label"] == name]
         if not mine:
@@ -89,7 +95,9 @@ def table(outcomes: list[dict[str, Any]]) -> list[list[str]]:
             for when in ("initial", "final")
             for score in ("nmi", "recall@1")
         ]
-        lines.append([name, str(len(mine)), *scores, spread([outcome["wall"] for outcome in mine], 0)])
+        heads = [100 * outcome["head_accuracy"] for outcome in mine if "head_accuracy" in outcome]
+        seconds = spread([outcome["wall"] for outcome in mine], 0)
+        lines.append([name, str(len(mine)), *scores, spread(heads) if heads else "", seconds])
     return lines
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from consensus import spread
 from jobs import Job, changes, names, run_and_report, with_run_options
 
+from semimetric.encoders import weights_name
 from semimetric.evaluation import evaluate
 from semimetric.paper.published import COLUMNS, FINE_GRAINED, SUPERVISED_ON_CUB
 from semimetric.pipeline.data import load_examples
@@ -32,7 +33,7 @@ from semimetric.training import choose_device
 
 CLASSICAL = ("lrml", "seraph", "isdml", "apllr", "apit")
 BASELINES = ("triplet", "angular", "exemplar", "rotation", "instance", "deepcluster", "synthetic")
-WIDTH = 128
+WIDTH, LITE_SIDE = 128, 260
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,9 @@ LARGE_STEPS = {
 STML = {"encoder": "googlenet-avgmax", "side": 224, "augmentation": "crops", "epochs": 30}
 """Pooling and views of the original."""
 
+AVGMAX = {"encoder": "googlenet-avgmax", "side": 224}
+CONTEXT = {"neighbours": 5, "context": 1.0}
+
 CHOSEN = {
     "triplet by examples": Row("triplet", {"withheld": "examples"}),
     "angular by examples": Row("angular", {"withheld": "examples"}),
@@ -87,7 +91,16 @@ CHANGED = {
     "consensus at a third of the rate": Row("consensus", {"lr": 1e-5}),
     "consensus at three times the rate": Row("consensus", {"lr": 1e-4}),
     "consensus with neighbours": Row("consensus", {"neighbours": 5}),
-    "consensus with context": Row("consensus", {"neighbours": 5, "context": 1.0}),
+    "consensus with context": Row("consensus", CONTEXT),
+    "consensus with average plus maximum": Row("consensus", AVGMAX),
+    "consensus with average plus maximum and context": Row("consensus", AVGMAX | CONTEXT),
+    "consensus with average plus maximum and context in crops": Row(
+        "consensus", AVGMAX | CONTEXT | {"augmentation": "crops"}
+    ),
+    "consensus on descriptors of EfficientNet-Lite2": Row(
+        "consensus", {"backbone": "efficientnet-lite2", "side": LITE_SIDE}
+    ),
+    "consensus with EfficientNet-Lite2": Row("consensus", {"encoder": "efficientnet-lite2", "side": LITE_SIDE}),
     "stml without labels": Row("stml", STML | {"labels_per_class": 0}),
     "stml with labels": Row("stml", STML),
 }
@@ -97,9 +110,10 @@ ALL = ROWS | CHOSEN | CHANGED
 
 
 def frozen(args: argparse.Namespace) -> list[list[str]]:
-    """Lines of the frozen network, by average and by regional maxima; the descriptors of the latter may be kept."""
-    lines = []
-    for backbone, side, keep in (("googlenet", 224, None), ("googlenet-rmac", 256, args.descriptors)):
+    """Lines of the frozen network; of GoogLeNet by average and by regional maxima, whose descriptors may be kept."""
+    name, lines = weights_name(args.weights), []
+    known = (("googlenet", 224, None), ("googlenet-rmac", 256, args.descriptors))
+    for backbone, side, keep in known if name == "googlenet" else ((name, LITE_SIDE, None),):
         settings = {"backbone": backbone, "side": side, "weights": str(args.weights), "descriptors": str(keep or "")}
         experiment = resolve_benchmark(args.dataset, "affinity-triplets", **settings)
         test = load_examples(experiment, args.data_dir, choose_device(args.device)).test

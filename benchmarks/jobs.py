@@ -70,10 +70,29 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
         history = Run.open(out).history()
         if job.cut:
             outcome["cut"] = evaluate_run(out, data_dir, device, job.cut)["scores"]
+        outcome |= head_accuracy(Run.open(out), experiment, data_dir, device)
     wall = time.perf_counter() - began
     facts = {"label": job.label, "settings": job.settings, "validate": False}
     facts |= {"config": experiment.as_dict(), "history": history}
     return outcome | facts | {"run": None, "wall": wall}
+
+
+def head_accuracy(run: Any, plan: Any, data_dir: Path | None, device: str) -> dict[str, float]:
+    """Share of the test examples whose class the head of ``consensus`` names, where it sees the features themselves."""
+    from semimetric.data import load_dataset
+    from semimetric.methods.baseline import SHARPNESS
+    from semimetric.pipeline.benchmark import embed_test
+    from semimetric.training import choose_device
+
+    settings = plan.method_settings
+    if plan.method != "consensus" or settings.metric != "principal" or settings.components or plan.network.side:
+        return {}
+    tensors, _ = run.read_tensors("model.safetensors")
+    dataset, where = load_dataset(plan.dataset, data_dir), choose_device(device)
+    features = embed_test(run, plan, dataset, where).cpu()
+    head = {name: tensors[f"method.head.{name}"].to(features.dtype) for name in ("weight", "bias")}
+    named = tensors["method.classes"][(SHARPNESS * features @ head["weight"].T + head["bias"]).argmax(1)]
+    return {"head_accuracy": float((named == dataset.test.labels).double().mean())}
 
 
 def run_on_validation(job: Job, data_dir: Path | None, device: str) -> dict[str, Any]:

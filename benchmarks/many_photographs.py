@@ -50,27 +50,27 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def draw(folder: Path, numbers: range) -> None:
+def draw(folder: Path, side: int, numbers: range) -> None:
     """Write photographs: stripes of a colour, an angle and a width that their kind decides, and noise."""
-    y, x = np.mgrid[:SIDE, :SIDE] / SIDE
+    y, x = np.mgrid[:side, :side] / side
     for number in numbers:
         kind, draws = number % KINDS, np.random.default_rng(number)
         angle, width = np.pi * (kind % 5) / 5 + draws.normal(0, 0.1), 3 + 2 * (kind // 5)
         waves = np.sin(2 * np.pi * width * (x * np.cos(angle) + y * np.sin(angle)) + draws.uniform(0, 6))
         colour = np.random.default_rng(1000 + kind).uniform(60, 190, 3)
-        pixels = colour + 50 * waves[:, :, None] + draws.normal(0, 20, (SIDE, SIDE, 3))
+        pixels = colour + 50 * waves[:, :, None] + draws.normal(0, 20, (side, side, 3))
         place = f"kind {kind:02d}" if number < KINDS * LABELLED else "unlabelled"
         image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
         image.save(folder / place / f"{number:07d}-{kind:02d}.jpg", quality=85)
 
 
-def write_photographs(folder: Path, number: int, processes: int) -> None:
+def write_photographs(folder: Path, number: int, processes: int, side: int = SIDE) -> None:
     """All photographs of the collection."""
     for name in ("unlabelled", *(f"kind {kind:02d}" for kind in range(KINDS))):
         (folder / name).mkdir(parents=True)
     parts = [range(start, min(start + DRAWN, number)) for start in range(0, number, DRAWN)]
     with ProcessPoolExecutor(processes) as pool:
-        list(pool.map(draw, [folder] * len(parts), parts))
+        list(pool.map(draw, [folder] * len(parts), [side] * len(parts), parts))
 
 
 def write_weights(path: Path) -> None:

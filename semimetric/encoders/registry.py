@@ -21,6 +21,7 @@ _FROM_SCRATCH = {
     "mlp": "semimetric.encoders.small:MLP",
     "linear": "semimetric.encoders.small:LINEAR",
     "resnet9": "semimetric.encoders.residual:RESNET9",
+    "resnet9-512": "semimetric.encoders.residual:RESNET9_512",
     "wrn28-2": "semimetric.encoders.wide:WRN28_2",
 }
 

@@ -103,6 +103,8 @@ class Method(nn.Module, ABC, Generic[C]):
     """Further settings by material ("vectors", "images", "descriptors", "pretrained") or by benchmark dataset. A
     dataset without an entry uses that of its material. "described" applies when a backbone is named for a dataset on
     which the method otherwise trains the backbone."""
+    defaults_with: ClassVar[dict[str, Values]] = {}
+    """Further settings by the name of the encoder. They come before those of ``defaults_on``."""
     space: ClassVar[Space] = LR
     """Values that tuning tries."""
     in_paper: ClassVar[bool] = False

@@ -26,10 +26,10 @@ from semimetric.graph import Posteriors, cosine_posteriors, names_and_confidence
 from semimetric.losses import contextual_targets, contrastive_loss, relaxed_contrastive_loss
 from semimetric.methods.agreement import Agreement, certainty, geometric_mean
 from semimetric.methods.base import Examples, LearnsFromAverage, LearnsMetric, Needs, PredictsClasses
-from semimetric.methods.baseline import head_logits, take_over
+from semimetric.methods.baseline import SHARPNESS, head_logits, take_over
 from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, GRAPH, HELD_OUT_CLASSES, LR, Values, on_photographs
 from semimetric.methods.naming import RunningNames
-from semimetric.methods.starts import blank_linear, random_projection
+from semimetric.methods.starts import blank_linear, projector, random_projection
 from semimetric.metric import Metric, within_class_whitening
 
 LEAST_TYPICAL = 1e-3  # typical confidence that other confidences are divided by
@@ -53,6 +53,30 @@ FINE_TUNING: Values = GOOD_FEATURES | SMALL_STEPS | {"augmentation": "photograph
 """For a pretrained network that is trained: small steps and weak views."""
 
 GOOGLENET: Values = {"encoder": "googlenet-rmac", "preprocess": "imagenet", "precision": "bfloat16", "components": 128}
+
+BY_STEP: Values = {
+    "naming": "step",
+    "head_share": 0.7,
+    "veto": False,
+    "augmentation": "randaugment",
+    "contrast": 0.5,
+    "instance": 0.0,
+    "projection": 128,
+    "selective": False,
+    "optimizer": "sgd",
+    "lr": 0.1,
+    "nesterov": True,
+    "decay": "matrices",
+    "weight_decay": 5e-4,
+    "lr_schedule": "cosine",
+    "warmup": 1,
+    "batch_size": 512,
+    "passes": 8,
+    "average": 0.999,
+    "precision": "bfloat16",
+    "epochs": 20,
+}
+"""For a residual network that starts from random weights: it can memorise pseudo-labels that stay for an epoch."""
 
 LINEAR: Values = {"encoder": "linear", "preprocess": "none", "precision": "float32"}
 DESCRIBED: Values = LINEAR | {"augmentation": "auto", "lr": 1e-4, "epochs": 10}
@@ -95,6 +119,11 @@ class ConsensusSettings:
     neighbours: int = setting(
         1, "Examples that a batch takes for each one drawn: itself and its nearest neighbours; 1 takes no neighbours."
     )
+    projection: int = setting(
+        0,
+        "Dimensions of a two-layer network on the features, on which the contrastive losses by class and by view act; "
+        "0 lets them act on the embedding itself.",
+    )
     components: int = setting(0, "Dimensions of the embedding, at most the encoder's d; 0 keeps all d.")
     metric: Literal["principal", "within"] = setting(
         "principal", "Metric: principal components, or components whitened by the within-class covariance."
@@ -107,7 +136,7 @@ class ConsensusSettings:
         if not 0.0 <= self.head_share <= 1.0:
             raise InputError(f"head_share must be between 0 and 1, got {self.head_share}.")
         check_at_least(self.neighbours, 1, "neighbours")
-        for name in ("consistency", "contrast", "instance", "context", "components"):
+        for name in ("consistency", "contrast", "instance", "context", "projection", "components"):
             check_not_negative(getattr(self, name), name)
         for name in ("contrast_temperature", "instance_temperature", "shrinkage"):
             check_positive(getattr(self, name), name)
@@ -139,6 +168,7 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement], LearnsFromA
         "fashion-mnist": IMAGES | {"epochs": 20, "passes": 4, "augmentation": "objects", "instance": 0.5},
         "cifar10": IMAGES | {"epochs": 200, "precision": "bfloat16"},
     } | on_photographs(HELD_OUT_CLASSES | FINE_TUNING | GOOGLENET | {"backbone": ""})
+    defaults_with: ClassVar[dict[str, Values]] = {"resnet9-512": BY_STEP, "wrn28-2": BY_STEP}
     Settings = ConsensusSettings
     settings: ConsensusSettings
     head: nn.Linear
@@ -160,6 +190,8 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement], LearnsFromA
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         if self.settings.naming == "step":
             self.names = RunningNames(len(classes))
+        if self.settings.projection:
+            self.projection = projector(kept if within else width, self.settings.projection, generator)
         if within:
             self.register_buffer("centre", torch.zeros(width))
             self.register_buffer("directions", torch.zeros(width, kept))
@@ -269,8 +301,9 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement], LearnsFromA
         consistency = (cross_entropy(strong, targets, reduction="none") * weights).sum() / n
         s = self.settings
         embedded = points if s.metric == "within" else metric.transform(features)
-        contrast = contrastive_loss(embedded, targets.repeat(2), weights.repeat(2), s.contrast_temperature)
-        instance = contrastive_loss(embedded, constraints.nodes.repeat(2), None, s.instance_temperature)
+        compared = self.projection(SHARPNESS * points.to(self.head.weight.dtype)) if s.projection else embedded
+        contrast = contrastive_loss(compared, targets.repeat(2), weights.repeat(2), s.contrast_temperature)
+        instance = contrastive_loss(compared, constraints.nodes.repeat(2), None, s.instance_temperature)
         loss = supervised + s.consistency * consistency + s.contrast * contrast + s.instance * instance
         return loss + s.context * self._context(embedded, constraints) if s.context else loss
 

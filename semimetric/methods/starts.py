@@ -36,6 +36,16 @@ def blank_linear(width: int, columns: int, bias: bool = True) -> nn.Linear:
         return nn.Linear(width, columns, bias=bias)
 
 
+def projector(width: int, columns: int, generator: torch.Generator) -> nn.Sequential:
+    """Two linear layers with a ReLU between, whose weights start as He et al. propose (ICCV 2015)."""
+    layers = blank_linear(width, width), blank_linear(width, columns)
+    with torch.no_grad():
+        for layer in layers:
+            layer.weight.normal_(std=(2 / width) ** 0.5, generator=generator)
+            layer.bias.zero_()
+    return nn.Sequential(layers[0], nn.ReLU(), layers[1])
+
+
 def projection_start(
     width: int, components: int, start: ProjectionStart, generator: torch.Generator, examples: Examples | None
 ) -> Metric:

@@ -31,6 +31,9 @@ FROZEN_SHARE = 0.5
 
 SMALLEST_FOR_RESIDUAL, SMALLEST_FOR_CONVOLUTIONS = 16, 8
 
+MANY_IMAGES = 10_000
+"""From so many colour images on, a GPU trains the network for thousands of steps, with pseudo-labels of every step."""
+
 
 @dataclass(frozen=True)
 class NetworkRequest:
@@ -79,16 +82,16 @@ def _check_side(request: NetworkRequest) -> None:
 
 
 def choose_network(
-    kind: Kind, shape: tuple[int, ...], method: str, request: NetworkRequest, device: torch.device
+    kind: Kind, shape: tuple[int, ...], method: str, request: NetworkRequest, device: torch.device, examples: int = 0
 ) -> NetworkChoice:
-    """The network for examples of a kind and shape; a request that does not fit them is refused."""
+    """The network for so many examples of a kind and shape; a request that does not fit them is refused."""
     METHODS.check(method)
     if not isinstance(request.encoder, str | nn.Module):
         raise InputError(f"encoder must be a name or a torch.nn.Module, got {type(request.encoder).__name__}.")
     if request.side is not None and kind != "photographs":
         raise InputError(f"side is for photographs, got {request.side} for {kind}. Leave it out.")
     _check_side(request)
-    choice = _choose(kind, shape, method, request, device)
+    choice = _choose(kind, shape, method, request, device, examples)
     usual = FROZEN_SHARE if choice.settings.backbone else 0.0
     share = usual if request.frozen_share is None else request.frozen_share
     choice = dataclasses.replace(choice, settings=dataclasses.replace(choice.settings, frozen_share=share))
@@ -122,7 +125,7 @@ def _scaled(choice: NetworkChoice, preprocess: PreprocessName) -> NetworkChoice:
 
 
 def _choose(
-    kind: Kind, shape: tuple[int, ...], method: str, request: NetworkRequest, device: torch.device
+    kind: Kind, shape: tuple[int, ...], method: str, request: NetworkRequest, device: torch.device, examples: int
 ) -> NetworkChoice:
     if isinstance(request.encoder, nn.Module):
         _refuse_weights(request, "a module of your own")
@@ -133,9 +136,10 @@ def _choose(
     if request.encoder != "auto" or request.weights is not None:
         return _requested(kind, shape, request, device)
     if kind == "photographs":
-        return _for_photographs(request, device)
+        return _for_photographs(request, device, examples)
     _refuse_weights(request, "a network trained from scratch")
-    return _choice(_for_images(min(shape[1:]), device), "standardize", note=_slow_network(min(shape[1:]), device))
+    side, colour = min(shape[1:]), shape[0] > 1
+    return _choice(_for_images(side, device, examples * colour), "standardize", note=_slow_network(side, device))
 
 
 def _for_vectors(method: str, request: NetworkRequest) -> NetworkChoice:
@@ -171,17 +175,17 @@ def _pretrained(name: str, weights: Path, side: int, fine_tune: bool, note: str 
     return _choice("linear", "none", side, name, weights, note)
 
 
-def _for_photographs(request: NetworkRequest, device: torch.device) -> NetworkChoice:
+def _for_photographs(request: NetworkRequest, device: torch.device, examples: int) -> NetworkChoice:
     """A pretrained network that is installed, or one that is trained from scratch."""
     found = installed_encoder()
     if found is None:
-        return _from_scratch(request, device)
+        return _from_scratch(request, device, examples)
     name, weights = found
     note = f"{name} from {weights} " + ("is fine-tuned." if request.fine_tune else "extracts the features.")
     return _pretrained(name, weights, request.side or PRETRAINED_SIDE, request.fine_tune, note)
 
 
-def _from_scratch(request: NetworkRequest, device: torch.device) -> NetworkChoice:
+def _from_scratch(request: NetworkRequest, device: torch.device, examples: int) -> NetworkChoice:
     _refuse_weights(request, "a network trained from scratch, and no pretrained one is installed")
     side = request.side or SCRATCH_SIDE[device.type]
     slow = " That takes minutes for a few hundred photographs on a CPU." if device.type == "cpu" else ""
@@ -190,13 +194,16 @@ def _from_scratch(request: NetworkRequest, device: torch.device) -> NetworkChoic
         f"pixels.{slow} A pretrained one is much better and, frozen, much faster: pip install 'semimetric[photos]', or "
         "--weights FILE (with --encoder NAME for timm, torchvision or transformers)."
     )
-    return _choice(_for_images(side, device), "standardize", side, note=note)
+    return _choice(_for_images(side, device, examples), "standardize", side, note=note)
 
 
-def _for_images(side: int, device: torch.device) -> str:
+def _for_images(side: int, device: torch.device, in_colour: int) -> str:
+    """The network for images of a side, of which so many are in colour: the views of many may be mirrored."""
     if side < SMALLEST_FOR_CONVOLUTIONS:
         return "mlp"
-    return "resnet9" if side >= SMALLEST_FOR_RESIDUAL and device.type != "cpu" else "small-cnn"
+    if side < SMALLEST_FOR_RESIDUAL or device.type == "cpu":
+        return "small-cnn"
+    return "resnet9-512" if in_colour >= MANY_IMAGES else "resnet9"
 
 
 def _slow_network(side: int, device: torch.device) -> str:

@@ -38,6 +38,11 @@ def own_values(method: str, material: Material) -> Values:
     return kind.training_defaults | kind.defaults_on.get(material, {})
 
 
+def encoder_values(method: str, encoder: Any) -> Values:
+    """Settings of a method that belong to an encoder, whatever the data."""
+    return METHODS[method].defaults_with.get(str(encoder), {})
+
+
 def preset_names() -> tuple[str, ...]:
     """Names of the presets."""
     return tuple(FIXED)

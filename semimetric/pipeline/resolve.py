@@ -19,7 +19,7 @@ from semimetric.methods import METHODS
 from semimetric.pipeline.linear import linear_components
 from semimetric.pipeline.network import NetworkRequest, check_request, choose_network
 from semimetric.pipeline.plan import GROUPS, OF_OWN_NETWORK, Material, Plan, refuse_benchmark_settings
-from semimetric.pipeline.presets import own_values, preset_values
+from semimetric.pipeline.presets import encoder_values, own_values, preset_values
 from semimetric.training.selection import selectable
 from semimetric.training.settings import PretrainSettings, TrainingSettings
 
@@ -40,7 +40,8 @@ def resolve_benchmark(
     _check_known(method, settings, GROUPS)
     if settings.get("encoder") in ("auto", "none"):
         raise InputError(f"encoder {settings['encoder']!r} is for your own data. Name the encoder of the benchmark.")
-    values = preset_values(preset, dataset, method, settings.get("backbone", "")) | settings
+    values = preset_values(preset, dataset, method, settings.get("backbone", ""))
+    values |= encoder_values(method, settings.get("encoder", values.get("encoder"))) | settings
     if "selection" not in settings and "validation_share" in settings:
         if settings["validation_share"]:
             values["selection"] = "validation"
@@ -77,9 +78,10 @@ def resolve_own(
     _check_known(method, settings, {"training": TrainingSettings})
     if settings.get("components"):  # the user decides on the dimensions
         network["frozen_share"] = _no_share(network.get("frozen_share"))
-    choice = choose_network(kind, shape, method, _network_request(network, fine_tune), device)
+    choice = choose_network(kind, shape, method, _network_request(network, fine_tune), device, len(labels))
     linear = choice.settings.encoder == "none"
     values = _own_values(method, choice.material(kind), len(labels), linear)
+    values |= encoder_values(method, choice.settings.encoder)
     if linear:
         values |= linear_components(method, settings.pop("components", None) or None, shape[0])
     built = _built(method, values | settings, {"training": TrainingSettings})

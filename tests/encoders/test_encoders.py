@@ -7,7 +7,7 @@ from torch import nn
 from semimetric.core.errors import InputError
 from semimetric.encoders import build_encoder, encode, encoder_names, output_width, rebuild_encoder, unit_features
 from semimetric.encoders.paper import cifar10_network, mnist_network
-from semimetric.encoders.residual import Residual, ResNet9
+from semimetric.encoders.residual import Residual, ResNet9, ResNet9Maxima
 
 SHAPES = {
     "efficientnet-lite0": (3, 32, 32),
@@ -21,6 +21,7 @@ SHAPES = {
     "small-cnn": (1, 8, 8),
     "mlp": (13,),
     "resnet9": (3, 16, 16),
+    "resnet9-512": (3, 16, 16),
     "wrn28-2": (3, 12, 12),
 }
 
@@ -72,12 +73,23 @@ def test_resnet9_has_the_weights_of_its_layout() -> None:
     assert sum(p.numel() for p in ResNet9(3).parameters()) == expected
 
 
+def test_resnet9_without_its_projection_is_the_same_network_up_to_where_it_pools() -> None:
+    torch.manual_seed(0)
+    projected, plain = ResNet9(3, base=8).eval(), ResNet9Maxima(3, base=8).eval()
+    weights = [tensor for name, tensor in projected.state_dict().items() if not name.startswith("last.")]
+    plain.load_state_dict(dict(zip(plain.state_dict(), weights, strict=True)))
+    images = torch.randn(4, 3, 20, 20)
+    # In evaluation mode with positive gains, pooling before normalisation and ReLU or after them is the same.
+    assert torch.allclose(projected.stages(images).amax((2, 3)), plain(images), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("channels", "height", "width"), [(3, 16, 16), (3, 32, 32), (1, 28, 28), (3, 17, 40), (3, 64, 64)]
 )
 def test_resnet9_takes_images_from_16_pixels(channels: int, height: int, width: int) -> None:
-    network = ResNet9(channels, width=10, base=8).eval()
-    assert network(torch.randn(2, channels, height, width)).shape == (2, 10)
+    images = torch.randn(2, channels, height, width)
+    assert ResNet9(channels, width=10, base=8).eval()(images).shape == (2, 10)
+    assert ResNet9Maxima(channels, base=8).eval()(images).shape == (2, 64)
 
 
 def test_a_residual_block_adds_to_what_it_is_given() -> None:

@@ -19,7 +19,7 @@ from semimetric.pipeline import network
 from semimetric.pipeline.descriptors import photo_transform
 from semimetric.pipeline.network import NetworkChoice, NetworkRequest, choose_network
 from semimetric.pipeline.plan import Material, NetworkSettings, Plan
-from semimetric.pipeline.resolve import check_own, resolve_own
+from semimetric.pipeline.resolve import check_own, resolve_benchmark, resolve_own
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 FILE = Path("weights.npz")
@@ -80,6 +80,38 @@ def test_images_get_the_network_that_their_size_and_the_device_allow(
     found = choice("images", (3, side, 40), device)
     assert found.settings == settings(encoder, "standardize")
     assert ("no GPU" in found.note) == told
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "device", "examples", "encoder"),
+    [
+        ("images", (3, 32, 32), CUDA, 9_999, "resnet9"),
+        ("images", (3, 32, 32), CUDA, 10_000, "resnet9-512"),
+        ("images", (1, 32, 32), CUDA, 10_000, "resnet9"),  # may be digits, which are not to be mirrored
+        ("images", (3, 8, 8), CUDA, 10_000, "small-cnn"),
+        ("images", (3, 32, 32), CPU, 10_000, "small-cnn"),
+        ("photographs", (), CUDA, 10_000, "resnet9-512"),
+    ],
+)
+def test_many_images_in_colour_are_named_in_every_step_on_a_gpu(
+    kind: str, shape: tuple[int, ...], device: torch.device, examples: int, encoder: str
+) -> None:
+    labels = torch.full((examples,), -1)
+    labels[:20] = torch.arange(20) % 2
+    plan = resolve_own(kind, shape, labels, device)
+    assert plan.network.encoder == encoder
+    assert (plan.method_settings.naming == "step") == (encoder == "resnet9-512")
+    assert (plan.training.optimizer == "sgd") == (encoder == "resnet9-512")
+    given = resolve_own(kind, shape, labels, device, encoder=encoder, naming="epoch", optimizer="adam", nesterov=False)
+    assert (given.method_settings.naming, given.training.optimizer) == ("epoch", "adam")
+
+
+@pytest.mark.parametrize("encoder", ["resnet9-512", "wrn28-2"])
+def test_a_residual_encoder_brings_its_settings_to_a_benchmark(encoder: str) -> None:
+    plan = resolve_benchmark("cifar10", encoder=encoder, lr=0.05)
+    assert (plan.method_settings.naming, plan.training.optimizer, plan.training.lr) == ("step", "sgd", 0.05)
+    assert resolve_benchmark("cifar10").method_settings.naming == "epoch"
+    assert resolve_benchmark("cifar10", "triplet", encoder=encoder).training.optimizer != "sgd"
 
 
 @pytest.mark.parametrize(("device", "side", "encoder"), [(CPU, 32, "small-cnn"), (CUDA, 64, "resnet9")])
