@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import semimetric
 from semimetric.core.errors import RunError
-from semimetric.core.files import read_json, sha256_of, write_atomically, write_json
+from semimetric.core.files import Piece, read_json, sha256_of, write_atomically, write_json, write_pieces
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -159,11 +159,13 @@ class Manifest:
                     thread = _ahead[given[1]] = threading.Thread(target=_begin_entry, args=given, daemon=True)
                     thread.start()
 
-    def put(self, name: str, content: bytes) -> None:
-        """Write a file atomically, and its entry before it."""
-        new = Entry(len(content), hashlib.sha256(content).hexdigest())
-        self._announce(name, new)
-        write_atomically(self.folder / name, lambda temporary: temporary.write_bytes(content))
+    def put(self, name: str, *pieces: Piece) -> None:
+        """Write a file atomically, of one piece or several, and its entry before it."""
+        digest = hashlib.sha256()
+        for piece in pieces:
+            digest.update(piece)
+        self._announce(name, Entry(sum(map(len, pieces)), digest.hexdigest()))
+        write_atomically(self.folder / name, lambda temporary: write_pieces(temporary, pieces))
 
     def append(self, name: str, line: bytes) -> None:
         """Append a line to a file, with its entry before it."""

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from semimetric.core.errors import InputError, RunError
-from semimetric.core.files import tensor_bytes
+from semimetric.core.files import tensor_pieces
 from semimetric.core.world import World, wanted
 
 PATIENCE = timedelta(minutes=10)
@@ -273,7 +273,7 @@ def tensors_of_first(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return tensors
     from safetensors.torch import load
 
-    content = _bytes_of_first(tensor_bytes(tensors) if is_first() else b"")
+    content = _bytes_of_first(b"".join(tensor_pieces(tensors)) if is_first() else b"")
     return tensors if is_first() else load(content)
 
 

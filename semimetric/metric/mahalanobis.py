@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from semimetric.core.files import read_tensors, write_tensors
 from semimetric.metric.geometry import check_factor, random_orthonormal
 
 ORTHOGONAL = 1e-12  # largest product of two columns of a factor, as a share of the largest square, that is rounding
+
+BLOCK_ROWS = 1 << 13  # examples of which sums take float64 copies at a time
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
@@ -78,9 +81,8 @@ class Metric:
         n_components : int
             Number of components.
         """
-        points = exact_points(features, n_components)
-        centred = points - points.mean(0)
-        vectors = torch.linalg.eigh(centred.T @ centred).eigenvectors
+        check_components(features, n_components)
+        vectors = torch.linalg.eigh(centred_scatter(features, exact_mean(features))).eigenvectors
         return cls(vectors.flip(1)[:, :n_components])
 
     @classmethod
@@ -238,15 +240,36 @@ class Metric:
         return cls(tensors["factor"])
 
 
-def exact_points(features: Tensor, n_components: int) -> Tensor:
-    """Features (N, d) in float64, checked to have at least ``n_components`` columns."""
-    points = features.detach().to(torch.float64)
-    if points.ndim != 2 or not 1 <= n_components <= points.shape[1]:
+def check_components(features: Tensor, n_components: int) -> None:
+    """Refuse features (N, d) with fewer than ``n_components`` columns."""
+    if features.ndim != 2 or not 1 <= n_components <= features.shape[1]:
         raise InputError(
-            f"n_components is {n_components}; for features of shape {tuple(points.shape)} it must be from 1 to the "
+            f"n_components is {n_components}; for features of shape {tuple(features.shape)} it must be from 1 to the "
             "number of columns."
         )
-    return points
+
+
+def exact_mean(features: Tensor) -> Tensor:
+    """Mean row (d,) in float64."""
+    return features.detach().mean(0, dtype=torch.float64)
+
+
+def exact_blocks(features: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Rows of features (N, d) in float64, block by block: a copy of all would take many times the memory."""
+    for start in range(0, len(features), BLOCK_ROWS):
+        rows = slice(start, start + BLOCK_ROWS)
+        yield rows, features.detach()[rows].to(torch.float64)
+
+
+def centred_scatter(features: Tensor, mean: Tensor, factor: Tensor | None = None) -> Tensor:
+    """Sum of y y^T over y = factor^T (x - mean), (l, l), for the rows x of features (N, d); y = x - mean without it."""
+    width = features.shape[1] if factor is None else factor.shape[1]
+    total = mean.new_zeros(width, width)
+    for _, block in exact_blocks(features):
+        centred = block - mean
+        points = centred if factor is None else centred @ factor
+        total += points.T @ points
+    return total
 
 
 def _as_features(features: Any) -> Tensor:

@@ -26,9 +26,14 @@ class Span:
         """
         count, width = points.shape
         if count >= width:
-            return cls(torch.eye(width, dtype=points.dtype, device=points.device), points.new_empty(width, 0))
+            return cls.whole(points[0])
         basis = torch.linalg.qr(points.T, mode="complete").Q
         return cls(basis[:, :count], basis[:, count:])
+
+    @classmethod
+    def whole(cls, point: Tensor) -> Span:
+        """All directions of the space of a point (d,)."""
+        return cls(torch.eye(len(point), dtype=point.dtype, device=point.device), point.new_empty(len(point), 0))
 
     def coordinates(self, points: Tensor) -> Tensor:
         """Rows (N, r) of points inside; the points themselves where nothing is outside."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from semimetric.core.checks import check_positive
 from semimetric.core.errors import InputError
-from semimetric.metric.mahalanobis import Metric, exact_points
+from semimetric.metric.mahalanobis import Metric, centred_scatter, check_components, exact_blocks, exact_mean
 from semimetric.metric.scatters import ROUNDING
 from semimetric.metric.span import Span
 
@@ -21,11 +21,10 @@ def whitening(features: Tensor, n_components: int, floor: float = FLOOR) -> Metr
     times the largest, or below the rounding error, are raised to that bound. Directions without variance therefore do
     not amplify noise, and constant features become 0.
     """
-    points = exact_points(features, n_components)
-    rounding = _rounding(features, points)
-    points = points - points.mean(0)
-    values, vectors = torch.linalg.eigh(points.T @ points / len(points))
-    least = torch.maximum(floor * values[-1], rounding).clamp_min(torch.finfo(features.dtype).tiny)
+    check_components(features, n_components)
+    scatter = centred_scatter(features, exact_mean(features))
+    values, vectors = torch.linalg.eigh(scatter / len(features))
+    least = torch.maximum(floor * values[-1], _rounding(features)).clamp_min(torch.finfo(features.dtype).tiny)
     factor = vectors / torch.maximum(values, least).sqrt()
     return Metric(factor.flip(1)[:, :n_components])
 
@@ -41,47 +40,60 @@ def within_class_whitening(
     a class, L is that of the principal components. This is relevant component analysis (Bar-Hillel, Hertz, Shental and
     Weinshall, "Learning a Mahalanobis metric from equivalence constraints", JMLR 2005), shrunk and weighted.
     """
-    points = exact_points(features, n_components)
+    check_components(features, n_components)
     check_positive(shrinkage, "shrinkage")
-    if targets.shape != weights.shape or len(targets) != len(points):
+    if targets.shape != weights.shape or len(targets) != len(features):
         raise InputError(
-            f"targets and weights must be one each for {len(points)} features, got shapes {tuple(targets.shape)} and "
-            f"{tuple(weights.shape)}."
+            f"targets and weights must be one each for {len(features)} features, got shapes {tuple(targets.shape)} "
+            f"and {tuple(weights.shape)}."
         )
-    centred = points - points.mean(0)
-    span = Span.of(centred)
-    within = _within_covariance(span.coordinates(points), targets, weights.detach().to(torch.float64))
-    spread = within.trace() / points.shape[1]
-    if not bool(spread > _rounding(features, points)):
+    count, width = features.shape
+    mean = exact_mean(features)
+    span = Span.whole(mean) if count >= width else Span.of(features.detach().double() - mean)
+    within = _within_covariance(features, targets, weights.detach().to(torch.float64), span)
+    spread = within.trace() / width
+    if not bool(spread > _rounding(features)):
         return Metric.principal(features, n_components)
     within.diagonal().add_(shrinkage * spread)
     values, vectors = torch.linalg.eigh(within)
     whiten = span.inside @ (vectors / values.sqrt())
-    white = centred @ whiten
-    principal = whiten @ torch.linalg.eigh(white.T @ white).eigenvectors.flip(1)
+    principal = whiten @ torch.linalg.eigh(centred_scatter(features, mean, whiten)).eigenvectors.flip(1)
     factor = torch.cat([principal, span.outside / (shrinkage * spread).sqrt()], 1)[:, :n_components]
-    kept = (centred @ factor).square().sum()
-    return Metric(factor * (centred.square().sum() / kept.clamp_min(torch.finfo(kept.dtype).tiny)).sqrt())
+    kept = _centred_squares(features, mean, factor)
+    return Metric(factor * (_centred_squares(features, mean) / kept.clamp_min(torch.finfo(kept.dtype).tiny)).sqrt())
 
 
 def within_class_share(points: Tensor, targets: Tensor, weights: Tensor) -> float:
     """Mean squared distance of ``points`` (N, d) from their class means, divided by that from the overall mean."""
-    exact, amounts = points.detach().to(torch.float64), weights.detach().to(torch.float64)
-    everywhere = _within_covariance(exact, torch.zeros_like(targets), amounts).trace()
-    within = _within_covariance(exact, targets, amounts).trace()
+    span, amounts = Span.whole(exact_mean(points)), weights.detach().to(torch.float64)
+    everywhere = _within_covariance(points, torch.zeros_like(targets), amounts, span).trace()
+    within = _within_covariance(points, targets, amounts, span).trace()
     return float(within / everywhere.clamp_min(torch.finfo(within.dtype).tiny))
 
 
-def _within_covariance(points: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Weighted covariance (d, d) of rows about the means of their targets."""
+def _within_covariance(features: Tensor, targets: Tensor, weights: Tensor, span: Span) -> Tensor:
+    """Weighted covariance (r, r) of the coordinates of rows about the means of their targets."""
     classes, numbers = torch.unique(targets, return_inverse=True)
-    sums = points.new_zeros(len(classes), points.shape[1]).index_add(0, numbers, points * weights[:, None])
+    width, tiny = span.inside.shape[1], torch.finfo(torch.float64).tiny
+    sums, total = weights.new_zeros(len(classes), width), weights.new_zeros(width, width)
+    for rows, block in exact_blocks(features):
+        sums.index_add_(0, numbers[rows], span.coordinates(block) * weights[rows, None])
     totals = weights.new_zeros(len(classes)).index_add(0, numbers, weights)
-    tiny = torch.finfo(points.dtype).tiny
-    own = points - (sums / totals.clamp_min(tiny)[:, None])[numbers]
-    return (own * weights[:, None]).T @ own / weights.sum().clamp_min(tiny)
+    means = sums / totals.clamp_min(tiny)[:, None]
+    for rows, block in exact_blocks(features):
+        own = span.coordinates(block) - means[numbers[rows]]
+        total += (own * weights[rows, None]).T @ own
+    return total / weights.sum().clamp_min(tiny)
 
 
-def _rounding(features: Tensor, points: Tensor) -> Tensor:
+def _centred_squares(features: Tensor, mean: Tensor, factor: Tensor | None = None) -> Tensor:
+    """Sum of the squared distances of the features, or of what ``factor`` makes of them, from their mean."""
+    blocks = (block - mean for _, block in exact_blocks(features))
+    squares = [(block if factor is None else block @ factor).square().sum() for block in blocks]
+    return torch.stack(squares).sum()
+
+
+def _rounding(features: Tensor) -> Tensor:
     """Mean square that rounding alone can cause in features of this type and size."""
-    return points.square().mean() * (ROUNDING * torch.finfo(features.dtype).eps) ** 2
+    squares = [block.square().sum() for _, block in exact_blocks(features)]
+    return torch.stack(squares).sum() / features.numel() * (ROUNDING * torch.finfo(features.dtype).eps) ** 2

@@ -36,6 +36,9 @@ NEAREST_SHARE = 1e-3
 WIDEST_INPUT = 1 << 14
 """Numbers in an example, at most, for a run to keep the inputs of labelled examples."""
 
+AT_ONCE = 1 << 13
+"""Vectors that are embedded at a time."""
+
 LARGEST_ARRAY = 1 << 24
 """Numbers in the largest array of a prediction."""
 
@@ -96,10 +99,20 @@ class Model:
         return self.embed_scaled(scaled_vectors(self.preprocess, inputs))
 
     def embed_scaled(self, scaled: Inputs) -> Tensor:
-        """As ``embed``, of scaled inputs.
+        """As ``embed``, of scaled inputs; vectors piece by piece, which needs little more memory than the result.
 
         A network on vectors computes in float64. An embedding then does not depend on the rest of its batch.
         """
+        if isinstance(scaled, Images) or scaled.ndim != 2 or len(scaled) <= AT_ONCE:
+            embedded = self._embedded(scaled)
+        else:
+            embedded = torch.empty(len(scaled), self.width, dtype=torch.float64)
+            for place, piece in zip(embedded.split(AT_ONCE), scaled.split(AT_ONCE), strict=True):
+                place.copy_(self._embedded(piece))
+        _check_numbers(embedded)
+        return embedded
+
+    def _embedded(self, scaled: Inputs) -> Tensor:
         if isinstance(scaled, Images) or (scaled.ndim != 2 and self.encoder is not None):
             assert self.encoder is not None
             learned = self.metric.transform(encode(self.encoder, scaled))
@@ -109,15 +122,18 @@ class Model:
             learned = self.metric.transform(encode(self._precise_encoder, scaled.double()))
         if self.frozen_share:
             learned = blended(scaled[:].to(learned), learned, self.frozen_share)
-        embedded = learned.cpu().double()
-        if not bool(torch.isfinite(embedded).all()):
-            rows = (~torch.isfinite(embedded).all(1)).nonzero().flatten()
-            raise InputError(
-                f"{len(rows)} of {len(embedded)} embeddings are no numbers, the first of row {int(rows[0])}: its "
-                "values are too far from those of the training. Look for marks of missing data, such as -3.4e38, and "
-                "correct or remove those rows."
-            )
-        return embedded
+        return learned.cpu().double()
+
+
+def _check_numbers(embedded: Tensor) -> None:
+    finite = torch.cat([torch.isfinite(piece).all(1) for piece in embedded.split(AT_ONCE)])
+    if not bool(finite.all()):
+        rows = (~finite).nonzero().flatten()
+        raise InputError(
+            f"{len(rows)} of {len(embedded)} embeddings are no numbers, the first of row {int(rows[0])}: its "
+            "values are too far from those of the training. Look for marks of missing data, such as -3.4e38, and "
+            "correct or remove those rows."
+        )
 
 
 @dataclass(frozen=True)

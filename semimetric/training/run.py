@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semimetric.core.errors import RunError
-from semimetric.core.files import clear_leftovers, json_text, read_json, read_tensors, tensor_bytes
+from semimetric.core.files import clear_leftovers, json_text, read_json, read_tensors, tensor_pieces
 from semimetric.core.locks import NAME as LOCK
 from semimetric.core.locks import Lock
 from semimetric.core.manifest import NAME as MANIFEST
@@ -116,9 +116,9 @@ class Run:
 
     def write_tensors(self, name: str, tensors: dict[str, Tensor], state: object = None) -> None:
         """Write a tensor file of the run; on failure the previous file is kept and an error is raised."""
-        content = tensor_bytes(tensors, state)
+        pieces = tensor_pieces(tensors, state)
         with self._guarded(name):
-            self.manifest.put(name, content)
+            self.manifest.put(name, *pieces)
 
     def read_tensors(self, name: str, only: tuple[str, ...] | None = None) -> tuple[dict[str, Tensor], Any]:
         """Read a tensor file of the run, or ``only`` some of its tensors; it is checked while it is read."""
