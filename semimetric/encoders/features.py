@@ -42,6 +42,18 @@ def has_bfloat16() -> bool:
         return False
 
 
+def training_mode(encoder: nn.Module, freeze_norm: bool = False) -> None:
+    """Put an encoder into training mode; with ``freeze_norm`` all but its batch normalisation.
+
+    That keeps its statistics then, and normalises by them. Its gains and biases are trained all the same. Batches of
+    views, and of neighbours, are unlike the photographs that a pretrained network has its statistics from.
+    """
+    encoder.train()
+    for module in encoder.modules() if freeze_norm else ():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
+
+
 def arranged(encoder: nn.Module, precision: str) -> nn.Module:
     """The encoder, on a CPU in half precision with the channels of its weights last, as is fastest there."""
     on_cpu = all(parameter.is_cpu for parameter in encoder.parameters())

@@ -18,7 +18,6 @@ from torch.nn.functional import cross_entropy
 from semimetric.core.checks import check_at_least, check_choice, check_fraction, check_not_negative, check_positive
 from semimetric.core.errors import InputError
 from semimetric.core.settings import setting
-from semimetric.core.space import Range, Space
 from semimetric.data import VIEW_HELP, VIEW_KINDS, ViewKind, preset_views
 from semimetric.data.stored import Inputs
 from semimetric.encoders import unit_features
@@ -27,60 +26,14 @@ from semimetric.losses import contextual_targets, contrastive_loss, relaxed_cont
 from semimetric.methods.agreement import Agreement, certainty, geometric_mean
 from semimetric.methods.base import Examples, LearnsFromAverage, LearnsMetric, Needs, PredictsClasses
 from semimetric.methods.baseline import SHARPNESS, head_logits, take_over
-from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, GRAPH, HELD_OUT_CLASSES, LR, Values, on_photographs
+from semimetric.methods.consensus_defaults import BY_STEP, ON, SPACE
+from semimetric.methods.defaults import ADAMW, GRAPH, LR, Values
 from semimetric.methods.naming import RunningNames
 from semimetric.methods.starts import blank_linear, projector, random_projection
 from semimetric.metric import Metric, within_class_whitening
 
 LEAST_TYPICAL = 1e-3  # typical confidence that other confidences are divided by
 ROUNDING = 1e-9  # tolerance when a confidence is compared with the mean of its class
-
-SPACE: Space = {
-    "head_share": Range(0.0, 1.0),
-    "instance": Range(0.0, 1.0),
-    "contrast_temperature": Range(0.05, 0.3, log=True),
-    "selective": (True, False),
-}
-
-HALF_ON_CPU: Values = {"precision": "auto"}
-IMAGES: Values = FROM_SCRATCH | {"validation_share": 0.0, "selective": False}
-
-GOOD_FEATURES: Values = {"gamma": 0.95, "relative": True, "metric": "within"}
-"""For pretrained features: a metric that measures differences relative to those within classes."""
-
-SMALL_STEPS: Values = {"lr": 3e-5, "average": 0.99, "batch_size": 128, "passes": 1, "epochs": 5}
-FINE_TUNING: Values = GOOD_FEATURES | SMALL_STEPS | {"augmentation": "photographs", "instance": 0.1}
-"""For a pretrained network that is trained: small steps and weak views."""
-
-GOOGLENET: Values = {"encoder": "googlenet-rmac", "preprocess": "imagenet", "precision": "bfloat16", "components": 128}
-
-BY_STEP: Values = {
-    "naming": "step",
-    "head_share": 0.7,
-    "veto": False,
-    "augmentation": "randaugment",
-    "contrast": 0.5,
-    "instance": 0.0,
-    "projection": 128,
-    "selective": False,
-    "optimizer": "sgd",
-    "lr": 0.1,
-    "nesterov": True,
-    "decay": "matrices",
-    "weight_decay": 5e-4,
-    "lr_schedule": "cosine",
-    "warmup": 1,
-    "batch_size": 512,
-    "passes": 8,
-    "average": 0.999,
-    "precision": "bfloat16",
-    "epochs": 20,
-}
-"""For a residual network that starts from random weights: it can memorise pseudo-labels that stay for an epoch."""
-
-LINEAR: Values = {"encoder": "linear", "preprocess": "none", "precision": "float32"}
-DESCRIBED: Values = LINEAR | {"augmentation": "auto", "lr": 1e-4, "epochs": 10}
-"""On descriptors only a matrix is trained, which allows a larger learning rate."""
 
 
 @dataclass(frozen=True)
@@ -157,17 +110,7 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement], LearnsFromA
     learns_without_network = False
     space = LR | GRAPH | SPACE
     training_defaults = ADAMW | {"average": 0.995, "passes": 2, "epochs": 40, "hold_back": 0.2}
-    defaults_on: ClassVar[dict[str, Values]] = {
-        "vectors": {"k": 5, "gamma": 0.95, "head_share": 0.3, "instance": 0.2, "selective": False},
-        "images": HALF_ON_CPU,
-        "descriptors": GOOD_FEATURES,
-        "pretrained": FINE_TUNING,
-        "described": DESCRIBED,
-        "digits": HALF_ON_CPU | {"average": 0.99, "selective": False},
-        "mnist": IMAGES | {"epochs": 30},
-        "fashion-mnist": IMAGES | {"epochs": 20, "passes": 4, "augmentation": "objects", "instance": 0.5},
-        "cifar10": IMAGES | {"epochs": 200, "precision": "bfloat16"},
-    } | on_photographs(HELD_OUT_CLASSES | FINE_TUNING | GOOGLENET | {"backbone": ""})
+    defaults_on: ClassVar[dict[str, Values]] = ON
     defaults_with: ClassVar[dict[str, Values]] = {"resnet9-512": BY_STEP, "wrn28-2": BY_STEP}
     Settings = ConsensusSettings
     settings: ConsensusSettings

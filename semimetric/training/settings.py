@@ -44,6 +44,11 @@ class TrainingSettings:
         "Decay of the exponential moving average of the weights, below 1. The averaged encoder builds the graph, is "
         "scored and is saved. 0 turns averaging off.",
     )
+    freeze_norm: bool = setting(
+        False,
+        "Keep the running statistics of batch normalisation and normalise by them, as for a pretrained network that is "
+        "fine-tuned on few examples.",
+    )
     precision: Literal["float32", "bfloat16", "auto"] = setting(
         "float32",
         "Arithmetic of the encoder in training; auto is bfloat16 for images on a CPU that has it, else float32.",

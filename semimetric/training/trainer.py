@@ -24,7 +24,7 @@ from semimetric.core.draws import drawing
 from semimetric.core.errors import InputError
 from semimetric.data.stored import Inputs, some_of
 from semimetric.encoders import output_width
-from semimetric.encoders.features import arranged, as_loaded
+from semimetric.encoders.features import arranged, as_loaded, training_mode
 from semimetric.evaluation import Spread, measure_spread
 from semimetric.graph import Posteriors
 from semimetric.methods import LearnsMetric, Method, PredictsClasses
@@ -252,7 +252,7 @@ class Trainer:
     def _weights_of_steps(self) -> Iterator[None]:
         """Training mode, with the trained weights instead of their average."""
         swap = self.average.swap if self.average else lambda: None
-        self.encoder.train()
+        training_mode(self.encoder, self.settings.freeze_norm)
         self.method.train()
         swap()
         try:

@@ -279,28 +279,6 @@ def test_loss_is_the_sum_of_its_four_terms() -> None:
     assert float(method.loss(metric, features, batch).detach()) == pytest.approx(expected, rel=1e-9)
 
 
-def test_contrasts_act_on_a_projection_where_one_is_asked_for() -> None:
-    batch = agreement(6, labelled=2)
-    points = torch.randn(6, WIDTH, generator=seeded())
-    weigh = {"consistency": 0.0, "contrast": 1.3, "instance": 0.4}
-    method = prepared(points, batch.targets, projection=4, **weigh).double()
-    features = unit_features(torch.randn(12, WIDTH, generator=seeded(2), dtype=torch.float64)).requires_grad_()
-    first, second = method.projection[0], method.projection[2]
-    hidden = (16.0 * features @ first.weight.T + first.bias).clamp(min=0)
-    projected = (hidden @ second.weight.T + second.bias).detach()
-    assert projected.shape == (12, 4)
-    targets, weights = batch.targets.tolist(), batch.confidence.tolist()
-    contrast = naive_contrast(projected, targets * 2, weights * 2, 0.1)
-    instance = naive_contrast(projected, list(range(6)) * 2, [1.0] * 12, 0.1)
-    supervised = math.log(len(method.classes))  # the head starts at zero
-    loss = method.loss(Metric.random_orthonormal(WIDTH, 5, seeded(3)), features, batch)
-    assert float(loss.detach()) == pytest.approx(supervised + 1.3 * contrast + 0.4 * instance, rel=1e-9)
-    loss.backward()
-    assert all(bool((parameter.grad != 0).any()) for parameter in method.projection.parameters())
-    again = prepared(points, batch.targets, projection=4)
-    assert torch.equal(again.projection[0].weight.double(), first.weight)  # drawn from the seed alone
-
-
 def test_an_example_that_is_taken_for_nothing_teaches_nothing() -> None:
     whole = agreement(20, labelled=6, unsure=1)
     unsure = int(whole.confidence.argmin())
