@@ -70,8 +70,8 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
         history = Run.open(out).history()
         if job.cut:
             outcome["cut"] = evaluate_run(out, data_dir, device, job.cut)["scores"]
+        wall = time.perf_counter() - began
         outcome |= head_accuracy(Run.open(out), experiment, data_dir, device)
-    wall = time.perf_counter() - began
     facts = {"label": job.label, "settings": job.settings, "validate": False}
     facts |= {"config": experiment.as_dict(), "history": history}
     return outcome | facts | {"run": None, "wall": wall}

@@ -127,8 +127,13 @@ def for_arguments(function: Callable[..., Any], arguments: Sequence[str]) -> Cal
 
 
 def _varying(methods: Iterable[type[Method[Any]]]) -> set[str]:
-    """Settings of some methods whose default is another on other data, benchmarks or presets."""
-    by_method = (values for method in methods for values in method.defaults_on.values())
+    """Settings of some methods whose default is another on other data, benchmarks, presets or encoders."""
+    by_method = (
+        values
+        for method in methods
+        for kinds in (method.defaults_on, method.defaults_with)
+        for values in kinds.values()
+    )
     by_dataset = (values for spec in DATASETS.values() for values in spec.presets.values())
     return {*BY_DATA, *(name for values in (*by_method, *by_dataset) for name in values)}
 

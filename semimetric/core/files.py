@@ -28,11 +28,16 @@ SAFETENSORS_TYPES = {
     "torch.float32": "F32",
     "torch.float16": "F16",
     "torch.bfloat16": "BF16",
+    "torch.float8_e4m3fn": "F8_E4M3",
+    "torch.float8_e5m2": "F8_E5M2",
     "torch.complex64": "C64",
     "torch.int64": "I64",
     "torch.int32": "I32",
     "torch.int16": "I16",
     "torch.int8": "I8",
+    "torch.uint64": "U64",
+    "torch.uint32": "U32",
+    "torch.uint16": "U16",
     "torch.uint8": "U8",
     "torch.bool": "BOOL",
 }
@@ -196,24 +201,27 @@ def tensor_pieces(tensors: dict[str, Tensor], state: object = None) -> list[Piec
 
     Tensors on the CPU are not copied. The writer of the library takes three times the memory of what it writes.
     """
-    own = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    own = {name: tensor.detach().cpu().resolve_conj().resolve_neg().contiguous() for name, tensor in tensors.items()}
     order = sorted(own, key=lambda name: (-own[name].itemsize, name))  # each begins at a multiple of its item
     header: dict[str, Any] = {"__metadata__": {"state": json.dumps(state)}}
     end = 0
     for name in order:
         start, end = end, end + own[name].nbytes
-        kind, shape = SAFETENSORS_TYPES[str(own[name].dtype)], list(own[name].shape)
-        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
+        kind = SAFETENSORS_TYPES.get(str(own[name].dtype))
+        if kind is None:
+            known = ", ".join(word.removeprefix("torch.") for word in SAFETENSORS_TYPES)
+            raise InputError(f"{name} has the type {own[name].dtype}, which no file can hold. Use one of {known}.")
+        header[name] = {"dtype": kind, "shape": list(own[name].shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little"), text, *(_memory_of(own[name]) for name in order)]
+    return [len(text).to_bytes(8, "little"), text, *(memory_of(own[name]) for name in order)]
 
 
-def _memory_of(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous tensor on the CPU."""
+def memory_of(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor; those of a contiguous one on the CPU are not copied."""
     import torch
 
-    return tensor.flatten().view(torch.uint8).numpy().data
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def write_pieces(path: Path, pieces: Iterable[Piece]) -> None:

@@ -14,21 +14,18 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from semimetric.core.errors import InputError, RunError
-from semimetric.core.files import tensor_pieces
+from semimetric.core.files import memory_of, tensor_pieces
 from semimetric.core.world import World, wanted
 
 PATIENCE = timedelta(minutes=10)
 """How long a rank waits for one that is alive and does not answer. One that has ended is noticed at once."""
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 T = TypeVar("T")
 
@@ -284,7 +281,7 @@ def agreed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     digest = 0
     for name, tensor in tensors.items():
         digest = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), digest)
-        digest = zlib.crc32(_content(tensor), digest)
+        digest = zlib.crc32(memory_of(tensor), digest)
     digests = [torch.zeros(1, dtype=torch.int64) for _ in range(world().size)]
     with _collective():
         dist.all_gather(digests, torch.tensor([digest]))
@@ -303,7 +300,7 @@ def part_draws(device: torch.device) -> Iterator[None]:
     on_gpu = device.type == "cuda"
     generator = torch.cuda.default_generators[torch.cuda.current_device()] if on_gpu else torch.default_generator
     before = generator.get_state()
-    generator.manual_seed(zlib.crc32(_content(before)) * world().size + world().rank)
+    generator.manual_seed(zlib.crc32(memory_of(before)) * world().size + world().rank)
     began = generator.get_state()
     try:
         yield
@@ -328,11 +325,6 @@ def _send(values: Tensor) -> None:
     """Overwrite the values of the other ranks with those of the first."""
     with _collective():
         dist.broadcast(values, src=0)
-
-
-def _content(tensor: Tensor) -> Buffer:
-    """The bytes of a tensor."""
-    return cast("Buffer", _as_bytes(tensor.detach().cpu()).numpy())
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

@@ -52,7 +52,8 @@ class ResponseNorm(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Maps (N, C, H, W) in the same shape and type."""
-        return normed_by_products(maps) if maps.is_cuda else normed_by_sums(maps)
+        overflows = maps.dtype == torch.float16  # by its squares
+        return normed_by_products(maps) if maps.is_cuda and not overflows else normed_by_sums(maps)
 
 
 def normed_by_sums(maps: Tensor) -> Tensor:
@@ -68,16 +69,16 @@ def normed_by_sums(maps: Tensor) -> Tensor:
 
 
 def normed_by_products(maps: Tensor) -> Tensor:
-    """Response normalisation in the type of the maps, with a matrix of ones near its diagonal; faster on a GPU.
+    """Response normalisation with a matrix of ones near its diagonal; faster on a GPU.
 
-    There additions read and write the maps again and again, and a 1x1 convolution does so once. The logarithm of
-    1 + x keeps the digits of a small x, which half precision would lose in the sum.
+    There additions read and write the maps again and again, and a 1x1 convolution in the type of the maps does so once.
+    The power is taken at least in float32.
     """
     place = torch.arange(maps.shape[1], device=maps.device)
     near = ((place[:, None] - place).abs() <= _NEAR).to(maps.dtype)[:, :, None, None]
     with torch.autocast(maps.device.type, enabled=False):
-        excess = nn.functional.conv2d(maps * maps, near) * _ALPHA
-        return maps * (excess.log1p() * -0.75).exp()
+        sums = nn.functional.conv2d(maps * maps, near).to(torch.promote_types(maps.dtype, torch.float32))
+        return maps * (1.0 + _ALPHA * sums).pow(-0.75).to(maps.dtype)
 
 
 class Unit(nn.Module):

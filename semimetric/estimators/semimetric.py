@@ -30,8 +30,9 @@ class SemiMetric(MetricEstimator):
         Name of a method; ``semimetric methods`` lists them.
     encoder : str or nn.Module
         The network. "auto" takes ``mlp`` for vectors (none for linear methods), ``resnet9`` for images on a GPU
-        (``resnet9-512`` for 10,000 colour images or more) and ``small-cnn`` on a CPU. For photographs it takes the pretrained network of ``weights``, or the best one
-        on this machine: of the extra ``photos``, or fetched by timm, torchvision or transformers. A module is copied.
+        (``resnet9-512`` for ``consensus`` on 10,000 colour images or more) and ``small-cnn`` on a CPU. For photographs
+        it takes the pretrained network of ``weights``, or the best one on this machine: of the extra ``photos``, or
+        fetched by timm, torchvision or transformers. A module is copied.
     n_components : int, optional
         Dimensions of the embedding; by default all of the network's.
     weights : path, optional

@@ -104,7 +104,7 @@ class Method(nn.Module, ABC, Generic[C]):
     dataset without an entry uses that of its material. "described" applies when a backbone is named for a dataset on
     which the method otherwise trains the backbone."""
     defaults_with: ClassVar[dict[str, Values]] = {}
-    """Further settings by the name of the encoder. They come before those of ``defaults_on``."""
+    """Further settings by the name of the encoder. They win over those of ``defaults_on``."""
     space: ClassVar[Space] = LR
     """Values that tuning tries."""
     in_paper: ClassVar[bool] = False

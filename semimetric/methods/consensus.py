@@ -142,8 +142,10 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement], LearnsFromA
         self.make_views = preset_views(inputs, self.settings.augmentation, ("weak", "strong"))
 
     def start_from(self, tensors: dict[str, Tensor], known: Tensor) -> None:
-        """The head's rows of known classes, and the fixed space."""
-        take_over(self.state_dict(), tensors, known, ("steps", "centre", "directions", "placed"))
+        """The head's rows of known classes, the fixed space, and the projection."""
+        own = self.state_dict()
+        projection = [name for name in own if name.startswith("projection.")]
+        take_over(own, tensors, known, ("steps", "centre", "directions", "placed", *projection))
 
     def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
         """Euclidean distance, after a random projection if ``components`` is set."""

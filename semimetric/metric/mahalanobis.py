@@ -251,7 +251,10 @@ def check_components(features: Tensor, n_components: int) -> None:
 
 def exact_mean(features: Tensor) -> Tensor:
     """Mean row (d,) in float64."""
-    return features.detach().mean(0, dtype=torch.float64)
+    total = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
+    for _, block in exact_blocks(features):
+        total += block.sum(0)
+    return total / len(features)
 
 
 def exact_blocks(features: Tensor) -> Iterator[tuple[slice, Tensor]]:

@@ -88,12 +88,15 @@ def _within_covariance(features: Tensor, targets: Tensor, weights: Tensor, span:
 
 def _centred_squares(features: Tensor, mean: Tensor, factor: Tensor | None = None) -> Tensor:
     """Sum of the squared distances of the features, or of what ``factor`` makes of them, from their mean."""
-    blocks = (block - mean for _, block in exact_blocks(features))
-    squares = [(block if factor is None else block @ factor).square().sum() for block in blocks]
-    return torch.stack(squares).sum()
+    total = mean.new_zeros(())
+    for _, block in exact_blocks(features):
+        centred = block - mean
+        total += (centred if factor is None else centred @ factor).square().sum()
+    return total
 
 
 def _rounding(features: Tensor) -> Tensor:
     """Mean square that rounding alone can cause in features of this type and size."""
-    squares = [block.square().sum() for _, block in exact_blocks(features)]
-    return torch.stack(squares).sum() / features.numel() * (ROUNDING * torch.finfo(features.dtype).eps) ** 2
+    origin = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
+    mean_square = _centred_squares(features, origin) / features.numel()
+    return mean_square * (ROUNDING * torch.finfo(features.dtype).eps) ** 2

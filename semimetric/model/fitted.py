@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -106,9 +107,11 @@ class Model:
         if isinstance(scaled, Images) or scaled.ndim != 2 or len(scaled) <= AT_ONCE:
             embedded = self._embedded(scaled)
         else:
-            embedded = torch.empty(len(scaled), self.width, dtype=torch.float64)
-            for place, piece in zip(embedded.split(AT_ONCE), scaled.split(AT_ONCE), strict=True):
-                place.copy_(self._embedded(piece))
+            pieces = map(self._embedded, scaled.split(AT_ONCE))
+            first = next(pieces)
+            embedded = first.new_empty(len(scaled), first.shape[1])
+            for place, piece in zip(embedded.split(AT_ONCE), chain([first], pieces), strict=True):
+                place.copy_(piece)
         _check_numbers(embedded)
         return embedded
 

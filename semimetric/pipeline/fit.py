@@ -112,7 +112,8 @@ def pretrain_encoder(plan: Plan, trainer: Trainer) -> None:
     if plan.pretraining.pretrain_epochs:
         rows = trainer.learned_rows()
         inputs, labels = some_of(trainer.data.inputs, rows), trainer.data.labels[rows]
-        pretrain(trainer.encoder, inputs, labels, plan.pretraining, plan.seed, trainer.progress)
+        freeze_norm = plan.training.freeze_norm
+        pretrain(trainer.encoder, inputs, labels, plan.pretraining, plan.seed, trainer.progress, freeze_norm)
         agree(trainer)
 
 

@@ -31,8 +31,10 @@ FROZEN_SHARE = 0.5
 
 SMALLEST_FOR_RESIDUAL, SMALLEST_FOR_CONVOLUTIONS = 16, 8
 
-MANY_IMAGES = 10_000
-"""From so many colour images on, a GPU trains the network for thousands of steps, with pseudo-labels of every step."""
+MANY_IMAGES, MANY_IMAGES_NETWORK = 10_000, "resnet9-512"
+"""From so many colour images on, a GPU trains this network for thousands of steps, if the method is made for it."""
+
+COLOURS = 3
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,8 @@ def choose_network(
     if request.side is not None and kind != "photographs":
         raise InputError(f"side is for photographs, got {request.side} for {kind}. Leave it out.")
     _check_side(request)
-    choice = _choose(kind, shape, method, request, device, examples)
+    many = examples if MANY_IMAGES_NETWORK in METHODS[method].defaults_with else 0
+    choice = _choose(kind, shape, method, request, device, many)
     usual = FROZEN_SHARE if choice.settings.backbone else 0.0
     share = usual if request.frozen_share is None else request.frozen_share
     choice = dataclasses.replace(choice, settings=dataclasses.replace(choice.settings, frozen_share=share))
@@ -138,7 +141,7 @@ def _choose(
     if kind == "photographs":
         return _for_photographs(request, device, examples)
     _refuse_weights(request, "a network trained from scratch")
-    side, colour = min(shape[1:]), shape[0] > 1
+    side, colour = min(shape[1:]), shape[0] == COLOURS
     return _choice(_for_images(side, device, examples * colour), "standardize", note=_slow_network(side, device))
 
 
@@ -203,7 +206,7 @@ def _for_images(side: int, device: torch.device, in_colour: int) -> str:
         return "mlp"
     if side < SMALLEST_FOR_RESIDUAL or device.type == "cpu":
         return "small-cnn"
-    return "resnet9-512" if in_colour >= MANY_IMAGES else "resnet9"
+    return MANY_IMAGES_NETWORK if in_colour >= MANY_IMAGES else "resnet9"
 
 
 def _slow_network(side: int, device: torch.device) -> str:

@@ -48,8 +48,11 @@ class OwnRequest:
         method = self.method if self.start is None else self.start.plan.method
         check_own(method, self.seed, **before | self.settings)
 
-    def plan(self, collection: Collection) -> Plan:
-        """The plan for a collection; data that the method cannot learn from is refused."""
+    def plan(self, collection: Collection, like: Plan | None = None) -> Plan:
+        """The plan for a collection; data that the method cannot learn from is refused.
+
+        A network trained from scratch on photographs is that of ``like``, a plan for some more of them.
+        """
         method, fine_tune, before = self.method, self.fine_tune, {}
         samples, labels = samples_of(collection), number_labels(collection.labels)[1]
         if self.start is not None:
@@ -58,7 +61,9 @@ class OwnRequest:
             fine_tune = bool(self.start.plan.own_network().get("fine_tune"))
         check_enough(method, collection)
         where = choose_device(self.device)
-        settings = scaling_of(collection.schema) | before | self.settings
+        scratch = like is not None and like.network.side and not like.network.weights and like.module is None
+        same = {"encoder": like.network.encoder} if like is not None and scratch else {}
+        settings = scaling_of(collection.schema) | same | before | self.settings
         plan = resolve_own(samples.kind, samples.shape(), labels, where, method, self.seed, fine_tune, **settings)
         return plan if self.start is None else self.start.shortened(plan, self.settings)
 
@@ -121,7 +126,7 @@ def read_own(
     found = {"found": kept.as_dict()}
     shape, schema = samples.shape(), kept.schema
     data = FitData(samples.kind, shape, inputs, labels, names, transform, facts=found, schema=schema)
-    return OwnData(request.plan(kept), data, kept, encoder)
+    return OwnData(request.plan(kept, plan), data, kept, encoder)
 
 
 def fit_own(

@@ -15,6 +15,7 @@ from semimetric.core.errors import InputError
 from semimetric.core.settings import build_settings
 from semimetric.data.benchmarks.registry import check_dataset
 from semimetric.data.samples import Kind
+from semimetric.encoders import takes_photographs
 from semimetric.methods import METHODS
 from semimetric.pipeline.linear import linear_components
 from semimetric.pipeline.network import NetworkRequest, check_request, choose_network
@@ -41,7 +42,10 @@ def resolve_benchmark(
     if settings.get("encoder") in ("auto", "none"):
         raise InputError(f"encoder {settings['encoder']!r} is for your own data. Name the encoder of the benchmark.")
     values = preset_values(preset, dataset, method, settings.get("backbone", ""))
-    values |= encoder_values(method, settings.get("encoder", values.get("encoder"))) | settings
+    values |= encoder_values(method, settings.get("encoder", values.get("encoder")))
+    values = _fitting_defaults(values, settings) | settings
+    if "freeze_norm" not in settings and not _trains_pretrained(values):
+        values.pop("freeze_norm", None)
     if "selection" not in settings and "validation_share" in settings:
         if settings["validation_share"]:
             values["selection"] = "validation"
@@ -84,7 +88,7 @@ def resolve_own(
     values |= encoder_values(method, choice.settings.encoder)
     if linear:
         values |= linear_components(method, settings.pop("components", None) or None, shape[0])
-    built = _built(method, values | settings, {"training": TrainingSettings})
+    built = _built(method, _fitting_defaults(values, settings) | settings, {"training": TrainingSettings})
     training = built["training"]
     if not linear:
         training = _fitting_training(training, choice.material(kind), labels, settings)
@@ -108,15 +112,27 @@ def check_own(method: str, seed: int = 0, **settings: Any) -> None:
     network = {name: settings.pop(name) for name in OF_OWN_NETWORK if name in settings}
     check_request(_network_request(network, fine_tune=False))
     _check_known(method, settings, {"training": TrainingSettings})
-    refused, any_of = [], [own_values(method, material) for material in get_args(Material)]
+    by_encoder = encoder_values(method, network.get("encoder", "auto"))
+    refused, any_of = [], [own_values(method, material) | by_encoder for material in get_args(Material)]
     for defaults in [{}, *any_of] if METHODS[method].learns_without_network else any_of:
         try:
-            _built(method, defaults | settings, {"training": TrainingSettings})
+            _built(method, _fitting_defaults(defaults, settings) | settings, {"training": TrainingSettings})
         except InputError as error:
             refused.append(error)
         else:
             return
     raise refused[0]
+
+
+def _fitting_defaults(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults without a momentum of Nesterov's, if the user's optimiser has none."""
+    momentum = given.get("optimizer", "sgd") == "sgd" and given.get("momentum", 1.0) != 0
+    return {name: value for name, value in defaults.items() if momentum or name != "nesterov"}
+
+
+def _trains_pretrained(values: Mapping[str, Any]) -> bool:
+    """Whether the encoder of a benchmark starts from pretrained weights."""
+    return takes_photographs(str(values.get("encoder", ""))) and values.get("weights") != "random"
 
 
 def _check_seed(seed: int) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from semimetric.core.draws import drawing
 from semimetric.core.errors import DivergedError, InputError
 from semimetric.data.stored import Inputs
+from semimetric.encoders.features import training_mode
 from semimetric.methods.starts import blank_linear
 from semimetric.training.progress import Progress, Silent
 from semimetric.training.settings import PretrainSettings
@@ -22,6 +23,7 @@ def pretrain(
     settings: PretrainSettings,
     seed: int,
     progress: Progress | None = None,
+    freeze_norm: bool = False,
 ) -> float:
     """Train ``encoder`` with a linear softmax head and return the mean loss of the last epoch; the head is discarded.
 
@@ -31,11 +33,17 @@ def pretrain(
     if settings.pretrain_flip and inputs.ndim != 4:
         raise InputError(f"pretrain_flip mirrors images (N, C, H, W), got inputs of shape {tuple(inputs.shape)}.")
     with drawing(seed, inputs.device, encoder):
-        return _pretrain(encoder, inputs, labels, settings, seed, progress or Silent())
+        return _pretrain(encoder, inputs, labels, settings, seed, progress or Silent(), freeze_norm)
 
 
 def _pretrain(
-    encoder: nn.Module, inputs: Inputs, labels: Tensor, settings: PretrainSettings, seed: int, progress: Progress
+    encoder: nn.Module,
+    inputs: Inputs,
+    labels: Tensor,
+    settings: PretrainSettings,
+    seed: int,
+    progress: Progress,
+    freeze_norm: bool,
 ) -> float:
     generator = torch.Generator().manual_seed(seed)
     device = inputs.device
@@ -50,7 +58,7 @@ def _pretrain(
     optimizer = torch.optim.SGD(parameters, lr=settings.pretrain_lr, momentum=0.9, weight_decay=decay)
     batches = -(-len(inputs) // settings.pretrain_batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.pretrain_epochs * batches)
-    encoder.train()
+    training_mode(encoder, freeze_norm)
     mean_loss = float("nan")
     for epoch in range(1, settings.pretrain_epochs + 1):
         losses = []

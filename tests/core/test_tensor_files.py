@@ -9,6 +9,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 
+from semimetric.core.errors import InputError
 from semimetric.core.files import SAFETENSORS_TYPES, read_tensors, tensor_pieces, write_tensors
 from semimetric.core.manifest import Manifest
 
@@ -46,6 +47,14 @@ def test_types_are_named_as_the_library_names_them(dtype: torch.dtype) -> None:
     content = save({"x": some(dtype, 3)})
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     assert header["x"]["dtype"] == SAFETENSORS_TYPES[str(dtype)]
+
+
+def test_a_conjugate_is_written_as_what_it_is_and_other_types_are_refused(tmp_path: Path) -> None:
+    tensor = some(torch.complex64, 3) * 1j
+    write_tensors(tmp_path / "file", {"x": tensor.conj()})
+    assert torch.equal(read_tensors(tmp_path / "file")[0]["x"], tensor.conj().resolve_conj())
+    with pytest.raises(InputError, match=r"wide has the type torch\.complex128, which no file can hold\. Use one of"):
+        tensor_pieces({"wide": some(torch.complex128, 3)})
 
 
 def test_every_tensor_begins_at_a_multiple_of_its_item() -> None:

@@ -63,6 +63,19 @@ def test_a_projection_is_drawn_from_the_generator_alone(labels: Tensor) -> None:
     assert float(one[0].weight.detach().std()) == pytest.approx((2 / WIDTH) ** 0.5, rel=0.4)
 
 
+def test_a_fit_that_starts_from_another_takes_its_projection_over(labels: Tensor) -> None:
+    before, after = prepared(labels, projection=COLUMNS), prepared(labels, projection=COLUMNS)
+    with torch.no_grad():
+        for tensor in before.projection.state_dict().values():
+            tensor.add_(1.0)
+    after.start_from(before.state_dict(), torch.arange(2))
+    for name, tensor in before.projection.state_dict().items():
+        assert torch.equal(after.projection.state_dict()[name], tensor)
+    wider = prepared(labels, projection=COLUMNS + 1)
+    wider.start_from(before.state_dict(), torch.arange(2))  # what does not fit stays as it was drawn
+    assert wider.projection[2].weight.shape == (COLUMNS + 1, WIDTH)
+
+
 def test_without_one_there_are_no_weights_for_it(labels: Tensor) -> None:
     assert not any(name.startswith("projection") for name in prepared(labels).state_dict())
     with pytest.raises(InputError, match="projection must be a finite number of at least 0, got -1"):

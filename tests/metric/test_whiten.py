@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from semimetric.core.errors import InputError
-from semimetric.metric import Metric, within_class_share, within_class_whitening
+from semimetric.metric import Metric, whitening, within_class_share, within_class_whitening
 
 
 def noisy_classes(seed: int = 0, per_class: int = 60, d: int = 12) -> tuple[Tensor, Tensor]:
@@ -69,6 +69,23 @@ def test_it_keeps_how_far_points_lie_from_their_mean() -> None:
     metric = within_class_whitening(points, targets, torch.ones(len(points)), 4)
     centred = points - points.mean(0)
     torch.testing.assert_close(metric.transform(centred).square().sum(), centred.square().sum(), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 299])
+def test_blocks_of_rows_sum_to_the_whole(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    points, targets = noisy_classes()
+    weights = torch.rand(len(points), generator=torch.Generator().manual_seed(1))
+    ways = {
+        "within": lambda: within_class_whitening(points, targets, weights, 4),
+        "all": lambda: whitening(points, 4),
+        "principal": lambda: Metric.principal(points, 4),
+    }
+    whole = {name: way().matrix for name, way in ways.items()}
+    share = within_class_share(points, targets, weights)
+    monkeypatch.setattr("semimetric.metric.mahalanobis.BLOCK_ROWS", rows)
+    for name, way in ways.items():
+        assert torch.allclose(way().matrix, whole[name], rtol=1e-9, atol=1e-9), name
+    assert within_class_share(points, targets, weights) == pytest.approx(share, rel=1e-12)
 
 
 def test_directions_in_which_classes_vary_are_shrunk_and_those_that_tell_them_apart_are_kept() -> None:

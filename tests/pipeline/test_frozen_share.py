@@ -12,6 +12,7 @@ from helpers.frozen import frozen_network
 from helpers.own_photos import write_folder
 from torch.nn.functional import normalize
 
+from semimetric.core.errors import InputError
 from semimetric.model.folder import LoadedRun, load_run
 from semimetric.pipeline.data import read_inputs
 from semimetric.serve.embed import new_examples
@@ -47,6 +48,22 @@ def test_a_squared_distance_is_half_frozen_and_half_learned(home: tuple[Path, li
     assert run.fitted.facts["components"] == 24
     assert run.fitted.facts["frozen_share"] == run.fitted.spec.frozen_share == 0.5
     torch.testing.assert_close(run.fitted.model.embed(inputs_of(run, home[0] / "photos")), found)
+
+
+def test_embeddings_do_not_depend_on_how_many_are_made_at_a_time(
+    home: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("run", "none", "few"):
+        fitted = load_run(home[0] / name)
+        inputs = inputs_of(fitted, home[0] / "photos")
+        monkeypatch.setattr("semimetric.model.fitted.AT_ONCE", 100)
+        whole = fitted.fitted.model.embed(inputs)
+        monkeypatch.setattr("semimetric.model.fitted.AT_ONCE", 4)
+        torch.testing.assert_close(fitted.fitted.model.embed(inputs), whole, atol=1e-12, rtol=0)
+        bad = inputs.clone()
+        bad[[6, 13]] = torch.nan
+        with pytest.raises(InputError, match="2 of 21 embeddings are no numbers, the first of row 6"):
+            fitted.fitted.model.embed(bad)
 
 
 def test_classes_are_named_by_what_was_learned(home: tuple[Path, list[str]]) -> None:

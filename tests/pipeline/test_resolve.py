@@ -88,6 +88,7 @@ def test_images_get_the_network_that_their_size_and_the_device_allow(
         ("images", (3, 32, 32), CUDA, 9_999, "resnet9"),
         ("images", (3, 32, 32), CUDA, 10_000, "resnet9-512"),
         ("images", (1, 32, 32), CUDA, 10_000, "resnet9"),  # may be digits, which are not to be mirrored
+        ("images", (4, 32, 32), CUDA, 10_000, "resnet9"),
         ("images", (3, 8, 8), CUDA, 10_000, "small-cnn"),
         ("images", (3, 32, 32), CPU, 10_000, "small-cnn"),
         ("photographs", (), CUDA, 10_000, "resnet9-512"),
@@ -102,8 +103,9 @@ def test_many_images_in_colour_are_named_in_every_step_on_a_gpu(
     assert plan.network.encoder == encoder
     assert (plan.method_settings.naming == "step") == (encoder == "resnet9-512")
     assert (plan.training.optimizer == "sgd") == (encoder == "resnet9-512")
-    given = resolve_own(kind, shape, labels, device, encoder=encoder, naming="epoch", optimizer="adam", nesterov=False)
+    given = resolve_own(kind, shape, labels, device, encoder=encoder, naming="epoch", optimizer="adam")
     assert (given.method_settings.naming, given.training.optimizer) == ("epoch", "adam")
+    assert resolve_own(kind, shape, labels, device, "triplet").network.encoder != "resnet9-512"
 
 
 @pytest.mark.parametrize("encoder", ["resnet9-512", "wrn28-2"])
@@ -112,6 +114,25 @@ def test_a_residual_encoder_brings_its_settings_to_a_benchmark(encoder: str) -> 
     assert (plan.method_settings.naming, plan.training.optimizer, plan.training.lr) == ("step", "sgd", 0.05)
     assert resolve_benchmark("cifar10").method_settings.naming == "epoch"
     assert resolve_benchmark("cifar10", "triplet", encoder=encoder).training.optimizer != "sgd"
+    for other in ({"optimizer": "adamw"}, {"momentum": 0.0}):  # have no momentum for Nesterov's
+        assert not resolve_benchmark("cifar10", encoder=encoder, **other).training.nesterov
+        check_own("consensus", encoder=encoder, **other)
+    check_own("consensus", encoder=encoder, nesterov=True)
+    with pytest.raises(InputError, match="nesterov is a momentum of SGD"):
+        resolve_benchmark("cifar10", encoder=encoder, optimizer="adamw", nesterov=True)
+
+
+def test_statistics_are_frozen_only_where_they_are_of_pretrained_weights() -> None:
+    def frozen(**settings: Any) -> bool:
+        return resolve_benchmark("cub200", **settings).training.freeze_norm
+
+    assert frozen()
+    assert frozen(encoder="efficientnet-lite2")
+    assert not frozen(encoder="resnet9", preprocess="standardize")
+    assert not frozen(weights="random")
+    assert not frozen(backbone="googlenet-rmac")
+    assert frozen(weights="random", freeze_norm=True)
+    assert not frozen(freeze_norm=False)
 
 
 @pytest.mark.parametrize(("device", "side", "encoder"), [(CPU, 32, "small-cnn"), (CUDA, 64, "resnet9")])

@@ -96,6 +96,7 @@ CASES = [
     ("paper-mnist", "mean-image", (1, 28, 28)),
     ("paper-cifar10", "standardize", (3, 32, 32)),
     ("resnet9", "standardize", (3, 16, 16)),
+    ("resnet9-512", "standardize", (3, 16, 16)),
 ]
 SLOW_CASES = [
     ("wrn28-2", "standardize", (3, 16, 16)),  # the same operations as resnet9, in more layers

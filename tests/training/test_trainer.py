@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ import torch
 from helpers.sealed import reseal
 from torch import Tensor, nn
 
+from semimetric.core import manifest
 from semimetric.core.errors import DivergedError, InputError, RunError
+from semimetric.core.files import Piece
 from semimetric.metric import GraphedFunction, Metric
 from semimetric.training import Run, Silent, Trainer, TrainingData, TrainingSettings, TrainingWarning
 from semimetric.training.checkpoint import trained_tensors, write_checkpoint
@@ -239,15 +242,15 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(
     run = Run.create(tmp_path / "run", {})
     make_trainer(run, epochs=2).fit()
     good = (tmp_path / "run" / "checkpoint.safetensors").read_bytes()
-    write = Path.write_bytes
+    write = manifest.write_pieces
 
-    def full(path: Path, content: bytes) -> int:
+    def full(path: Path, pieces: Sequence[Piece]) -> None:
         if "checkpoint" in path.name:
-            write(path, content[: len(content) // 2])
+            write(path, pieces[: len(pieces) // 2])
             raise OSError(28, "No space left on device")
-        return write(path, content)
+        write(path, pieces)
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(manifest, "write_pieces", full)
     with pytest.raises(RunError, match=r"No space left on device.*--resume"):
         make_trainer(run, epochs=4).fit()
     monkeypatch.undo()

@@ -65,7 +65,7 @@ class SamePlan(OwnRequest):
 
     fixed: Plan | None = field(default=None)
 
-    def plan(self, collection: Collection) -> Plan:
+    def plan(self, collection: Collection, like: Plan | None = None) -> Plan:
         """The plan of the earlier run; labels that it cannot learn from are refused."""
         assert self.fixed is not None
         check_enough(self.fixed.method, collection)
