@@ -18,6 +18,8 @@ from typing import Any
 
 from jobs import Job, changes, names, run_and_report, with_run_options
 
+from semimetric.methods.consensus_defaults import BY_STEP
+
 
 @dataclass(frozen=True)
 class Row:
@@ -29,30 +31,16 @@ class Row:
 
 
 RESNET = {"encoder": "resnet9", "selective": True, "epochs": 90}
-BY_STEP = {
+FORMER = {
     "encoder": "resnet9",
-    "naming": "step",
-    "head_share": 0.7,
-    "augmentation": "randaugment",
-    "contrast": 0.5,
-    "instance": 0.0,
-    "selective": False,
-    "optimizer": "sgd",
-    "lr": 0.1,
-    "nesterov": True,
-    "decay": "matrices",
-    "weight_decay": 5e-4,
+    "veto": True,
+    "projection": 0,
     "lr_schedule": "slow-cosine",
-    "warmup": 1,
-    "batch_size": 512,
-    "passes": 8,
-    "average": 0.999,
-    "precision": "bfloat16",
     "epochs": 16,
     "labels_per_class": 100,
     "hold_back": 0.0,
 }
-"""Pseudo-labels of every step and RandAugment, with the optimiser of FixMatch."""
+"""Pseudo-labels of every step before ``resnet9-512`` had settings of its own, where they differ from these."""
 STEPWISE = {"encoder": "resnet9-512", "hold_back": 0.0}
 """The encoder brings the settings of the method with it."""
 ROWS = {
@@ -60,7 +48,7 @@ ROWS = {
     "fashion-mnist": Row("fashion-mnist"),
     "cifar10": Row("cifar10"),
     "cifar10 resnet9": Row("cifar10", RESNET),
-    "cifar10 resnet9 by step": Row("cifar10", BY_STEP),
+    "cifar10 resnet9 by step": Row("cifar10", BY_STEP | FORMER),
     "cifar10 resnet9-512": Row("cifar10", STEPWISE | {"labels_per_class": 100}),
     "cifar10 resnet9-512 250 labels": Row("cifar10", STEPWISE | {"labels_per_class": 25}),
     "cifar10 resnet9-512 40 labels": Row("cifar10", STEPWISE | {"labels_per_class": 4}),
