@@ -113,7 +113,8 @@ def frozen(args: argparse.Namespace) -> list[list[str]]:
     """Lines of the frozen network; of GoogLeNet by average and by regional maxima, whose descriptors may be kept."""
     name, lines = weights_name(args.weights), []
     known = (("googlenet", 224, None), ("googlenet-rmac", 256, args.descriptors))
-    for backbone, side, keep in known if name == "googlenet" else ((name, LITE_SIDE, None),):
+    other = ((name, changes(args.set, "frozen").get("side", LITE_SIDE), None),)
+    for backbone, side, keep in known if name == "googlenet" else other:
         settings = {"backbone": backbone, "side": side, "weights": str(args.weights), "descriptors": str(keep or "")}
         experiment = resolve_benchmark(args.dataset, "affinity-triplets", **settings)
         test = load_examples(experiment, args.data_dir, choose_device(args.device)).test
