@@ -31,7 +31,7 @@ EVERYDAY = ("labels_per_class", "encoder", "weights", "epochs")
 BY_DATA = (*EVERYDAY, "backbone", "side", "init", "preprocess", "passes", "selection", "k")
 """Settings whose defaults ``pipeline/resolve.py`` fits to the data."""
 
-DEPENDS = "The default depends on data and preset; --show-settings prints it."
+DEPENDS = "The default depends on data, encoder and preset; --show-settings prints it."
 
 PANELS = {
     "network": "Network",
