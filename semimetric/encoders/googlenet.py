@@ -27,7 +27,6 @@ SMALLEST = 64  # height and width of an image, in pixels
 _BVLC_MEAN = (123.0, 117.0, 104.0)  # of red, green and blue in 0..255
 _BVLC, _TORCHVISION = "conv1/7x7_s2.w", "conv1.conv.weight"  # the first tensor of each file
 _NEAR = 2  # channels on either side in response normalisation
-_ALPHA = 1e-4 / (2 * _NEAR + 1)
 _NO_FEATURES = ("loss1/", "loss2/", "loss3/", "fc.", "aux1.", "aux2.")  # the classifiers of BVLC and torchvision
 
 _INCEPTIONS = {
@@ -51,34 +50,15 @@ class ResponseNorm(nn.Module):
     """
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Maps (N, C, H, W) in the same shape and type."""
-        overflows = maps.dtype == torch.float16  # by its squares
-        return normed_by_products(maps) if maps.is_cuda and not overflows else normed_by_sums(maps)
-
-
-def normed_by_sums(maps: Tensor) -> Tensor:
-    """Response normalisation by five additions, at least in float32; the faster way on a CPU."""
-    channels = maps.shape[1]
-    squares = maps.to(torch.promote_types(maps.dtype, torch.float32)).square()
-    padded = nn.functional.pad(squares, (0, 0, 0, 0, _NEAR, _NEAR))
-    sums = squares
-    for first in (0, 1, 3, 4):  # the channels before and after each one
-        sums = sums + padded[:, first : first + channels]
-    root = torch.rsqrt(1.0 + _ALPHA * sums)
-    return (maps * (root * root.sqrt())).to(maps.dtype)
-
-
-def normed_by_products(maps: Tensor) -> Tensor:
-    """Response normalisation with a matrix of ones near its diagonal; faster on a GPU.
-
-    There additions read and write the maps again and again, and a 1x1 convolution in the type of the maps does so once.
-    The power is taken at least in float32.
-    """
-    place = torch.arange(maps.shape[1], device=maps.device)
-    near = ((place[:, None] - place).abs() <= _NEAR).to(maps.dtype)[:, :, None, None]
-    with torch.autocast(maps.device.type, enabled=False):
-        sums = nn.functional.conv2d(maps * maps, near).to(torch.promote_types(maps.dtype, torch.float32))
-        return maps * (1.0 + _ALPHA * sums).pow(-0.75).to(maps.dtype)
+        """Maps (N, C, H, W) in the same shape and type; sums are at least in float32."""
+        channels = maps.shape[1]
+        squares = maps.to(torch.promote_types(maps.dtype, torch.float32)).square()
+        padded = nn.functional.pad(squares, (0, 0, 0, 0, _NEAR, _NEAR))
+        sums = squares
+        for first in (0, 1, 3, 4):  # the channels before and after each one
+            sums = sums + padded[:, first : first + channels]
+        root = torch.rsqrt(1.0 + 1e-4 / (2 * _NEAR + 1) * sums)
+        return (maps * (root * root.sqrt())).to(maps.dtype)
 
 
 class Unit(nn.Module):

@@ -42,7 +42,7 @@ class ResNet9(nn.Module):
 class ResNet9Maxima(nn.Module):
     """(N, channels, H, W) -> (N, 8 base) for images of 16 to 64 pixels; 6.6 million weights.
 
-    ``ResNet9`` without its last projection. Maps are pooled before they are normalised, which saves a tenth of a step.
+    ``ResNet9`` without its last projection. Maps are pooled before they are normalised, so a quarter is normalised.
     """
 
     def __init__(self, channels: int, base: int = 64) -> None:
