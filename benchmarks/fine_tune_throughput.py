@@ -4,8 +4,8 @@
 
 ``OLD`` is a folder that holds another version of the package ``semimetric``. Photographs are JPEG files of stripes and
 noise, 224 pixels wide and high; the network is GoogLeNet with random weights. Each version fits in its own process,
-``--rounds`` times in turn. An epoch is two views of every photograph, a graph and a score; the
-first epoch, in which a GPU records its step, is not counted. The best of the others is.
+``--rounds`` times in turn. An epoch is two views of every photograph, a graph and a score. The fastest counts, the
+first, in which a GPU records its step, left out.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ def _from_scratch(request: NetworkRequest, device: torch.device, examples: int) 
 
 
 def _for_images(side: int, device: torch.device, in_colour: int) -> str:
-    """The network for images of a side, of which so many are in colour: the views of many may be mirrored."""
+    """The network for images of this side; ``in_colour`` is the number of colour images."""
     if side < SMALLEST_FOR_CONVOLUTIONS:
         return "mlp"
     if side < SMALLEST_FOR_RESIDUAL or device.type == "cpu":

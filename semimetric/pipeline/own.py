@@ -61,11 +61,16 @@ class OwnRequest:
             fine_tune = bool(self.start.plan.own_network().get("fine_tune"))
         check_enough(method, collection)
         where = choose_device(self.device)
-        scratch = like is not None and like.network.side and not like.network.weights and like.module is None
-        same = {"encoder": like.network.encoder} if like is not None and scratch else {}
+        same = {} if like is None else _scratch_encoder(like)
         settings = scaling_of(collection.schema) | same | before | self.settings
         plan = resolve_own(samples.kind, samples.shape(), labels, where, method, self.seed, fine_tune, **settings)
         return plan if self.start is None else self.start.shortened(plan, self.settings)
+
+
+def _scratch_encoder(plan: Plan) -> dict[str, Any]:
+    """The setting of a plan's network, if photographs train it from scratch."""
+    network = plan.network
+    return {"encoder": network.encoder} if network.side and not network.weights and plan.module is None else {}
 
 
 def scaling_of(schema: Schema | None) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from torch import nn
 import semimetric as sm
 from semimetric.encoders.features import training_mode
 from semimetric.pipeline.presets import own_values, preset_values
+from semimetric.training.pretraining import pretrain
+from semimetric.training.settings import PretrainSettings
 
 
 def network() -> nn.Sequential:
@@ -52,6 +54,16 @@ def test_training_moves_the_statistics_unless_they_are_frozen(freeze: bool) -> N
     found = trainer.fit().encoder[1]
     assert torch.equal(found.running_mean, before[0]) == freeze
     assert not torch.equal(found.weight, before[1])
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_softmax_training_keeps_frozen_statistics_too(freeze: bool) -> None:
+    inputs = torch.randn(12, 6, generator=torch.Generator().manual_seed(1)) + 2
+    encoder = network()
+    before = encoder[1].running_mean.clone(), encoder[0].weight.detach().clone()
+    pretrain(encoder, inputs, torch.arange(12) % 3, PretrainSettings(pretrain_epochs=1), 0, freeze_norm=freeze)
+    assert torch.equal(encoder[1].running_mean, before[0]) == freeze
+    assert not torch.equal(encoder[0].weight, before[1])
 
 
 def test_pretrained_networks_are_fine_tuned_with_frozen_statistics() -> None:
