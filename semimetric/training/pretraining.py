@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from semimetric.core.draws import drawing
 from semimetric.core.errors import DivergedError, InputError
 from semimetric.data.stored import Inputs
-from semimetric.encoders.features import training_mode
+from semimetric.encoders.features import output_width, training_mode
 from semimetric.methods.starts import blank_linear
 from semimetric.training.progress import Progress, Silent
 from semimetric.training.settings import PretrainSettings
@@ -48,9 +48,7 @@ def _pretrain(
     generator = torch.Generator().manual_seed(seed)
     device = inputs.device
     classes, targets = torch.unique(labels, return_inverse=True)
-    with torch.no_grad():
-        width = encoder(inputs[:2]).shape[1]
-    head = blank_linear(width, len(classes))
+    head = blank_linear(output_width(encoder, inputs), len(classes))
     nn.init.normal_(head.weight, std=0.01, generator=generator)
     nn.init.zeros_(head.bias)
     head.to(device)
