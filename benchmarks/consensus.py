@@ -30,7 +30,7 @@ class Row:
     control: str = ""
 
 
-RESNET = {"encoder": "resnet9", "selective": True, "epochs": 90}
+RESNET = {"encoder": "resnet9", "selective": True, "epochs": 90, "naming": "epoch", "mirror": False}
 FORMER = {
     "encoder": "resnet9",
     "veto": True,
@@ -39,6 +39,8 @@ FORMER = {
     "epochs": 16,
     "labels_per_class": 100,
     "hold_back": 0.0,
+    "compile": False,
+    "mirror": False,
 }
 """Pseudo-labels of every step before ``resnet9-512`` had settings of its own, where they differ from these."""
 STEPWISE = {"encoder": "resnet9-512", "hold_back": 0.0}

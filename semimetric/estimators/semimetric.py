@@ -47,6 +47,8 @@ class SemiMetric(MetricEstimator):
     frozen_share : float, optional
         Share of a frozen network's own features in squared distances; by default 0.5, with ``n_components`` 0. It
         keeps search among classes without labels as good as with the frozen network.
+    mirror : bool
+        Average the features of an image with those of its mirror image, in twice the time; not for digits or letters.
     epochs : int, optional
         Epochs of training; by default the method's own.
     settings : dict, optional
@@ -84,6 +86,7 @@ class SemiMetric(MetricEstimator):
         side: int | None = None,
         preprocess: Any = "auto",
         frozen_share: float | None = None,
+        mirror: bool = False,
         epochs: int | None = None,
         settings: dict[str, Any] | None = None,
         device: str = "auto",
@@ -98,6 +101,7 @@ class SemiMetric(MetricEstimator):
         self.side = side
         self.preprocess = preprocess
         self.frozen_share = frozen_share
+        self.mirror = mirror
         self.epochs = epochs
         self.settings = settings
         self.device = device
@@ -113,7 +117,7 @@ class SemiMetric(MetricEstimator):
         for name in {*OF_OWN_NETWORK} & {*given}:
             raise InputError(f"settings holds {name!r}, a parameter of SemiMetric itself. Pass SemiMetric({name}=...).")
         asked = {"encoder": self.encoder, "weights": self.weights, "side": self.side, "preprocess": self.preprocess}
-        asked["frozen_share"] = self.frozen_share
+        asked |= {"frozen_share": self.frozen_share, "mirror": self.mirror}
         if self.preprocess == "auto":
             asked |= scaling_of(samples.schema)
         given |= asked | ({} if self.epochs is None else {"epochs": self.epochs})

@@ -27,7 +27,13 @@ from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, HELD_OUT_CLASSES, L
 from semimetric.methods.starts import blank_linear, random_projection
 from semimetric.metric import Metric, random_orthonormal
 
-FINE_TUNING: Values = {"lr": 1e-4, "average": 0.999, "augmentation": "photographs", "passes": 1}
+FINE_TUNING: Values = {
+    "lr": 1e-4,
+    "average": 0.999,
+    "average_warmup": False,
+    "augmentation": "photographs",
+    "passes": 1,
+}
 """For a pretrained network that is trained: the original's rate and average."""
 
 DESCRIBED: Values = {

@@ -33,7 +33,7 @@ from semimetric.core.errors import InputError, RunError
 from semimetric.data import restore_preprocess
 from semimetric.data.photographs.images import check_photo_options
 from semimetric.data.samples import Kind
-from semimetric.encoders import rebuild_encoder
+from semimetric.encoders import Mirrored, rebuild_encoder
 from semimetric.encoders.photographs import PhotoTransform
 from semimetric.graph import Posteriors
 from semimetric.metric import Metric
@@ -184,7 +184,7 @@ def _misfit(run: Run, error: Exception) -> RunError:
 def read_spec(run: Run) -> ModelSpec:
     """What the model of a run is built of."""
     texts = dict.fromkeys(("kind", "preprocess", "encoder", "module", "backbone", "fit"), str)
-    fields = _fields(run, "model.json", shape=list, inputs=list, side=int, frozen_share=float, **texts)
+    fields = _fields(run, "model.json", shape=list, inputs=list, side=int, frozen_share=float, mirror=bool, **texts)
     with explaining(run):
         spec = ModelSpec(**fields | {name: tuple(fields[name]) for name in ("shape", "inputs")})
         check_choice(spec.kind, get_args(Kind), "kind")
@@ -219,14 +219,14 @@ def _encoder(
 ) -> nn.Module | None:
     if spec.encoder == "none":
         return None
-    weights = under("encoder.", tensors)
+    weights = under("encoder.network." if spec.mirror else "encoder.", tensors)
     with _fitting(run, "model.safetensors"):
         if own is None:
             network = rebuild_encoder(spec.encoder, spec.inputs, weights, init="he")
         else:
             network = copy.deepcopy(own)
             network.load_state_dict(weights)
-    return network.to(device).eval()
+    return (Mirrored(network) if spec.mirror else network).to(device).eval()
 
 
 def _transform(run: Run, spec: ModelSpec) -> PhotoTransform | None:

@@ -24,6 +24,7 @@ class ModelSpec:
     backbone : frozen network that turns photographs into features
     side, fit : the square to which photographs are brought
     frozen_share : share of the backbone's own features in squared distances
+    mirror : whether features are averaged with those of the mirror image
     """
 
     kind: Kind
@@ -36,6 +37,7 @@ class ModelSpec:
     side: int = 0
     fit: Fit = "crop"
     frozen_share: float = 0.0
+    mirror: bool = False
 
 
 @dataclass(frozen=True)

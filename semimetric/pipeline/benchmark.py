@@ -157,7 +157,7 @@ def _with_files(plan: Plan, weights: Path | None, descriptors: Path | None) -> P
 def embed_test(run: Run, plan: Plan, dataset: Dataset, device: torch.device, components: int | None = None) -> Tensor:
     """The embeddings of the test examples by the best model of a run; ``components`` keeps its largest dimensions."""
     network, shape = plan.network, tuple(dataset.test.inputs.shape[1:])
-    spec = ModelSpec("images", shape, shape, network.preprocess, network.encoder)
+    spec = ModelSpec("images", shape, shape, network.preprocess, network.encoder, mirror=network.mirror)
     model = read_model(run, spec, device)
     assert model.encoder is not None
     metric = model.metric if components is None else _narrowed(model.metric, components)

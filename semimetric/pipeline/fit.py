@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from semimetric.core import ranks
 from semimetric.core.allocator import keep_freed_memory
+from semimetric.core.errors import InputError
 from semimetric.data import Preprocess, build_preprocess
 from semimetric.data.preprocess import Identity, scaled
 from semimetric.data.stored import Inputs, placed, some_of
-from semimetric.encoders import build_encoder
+from semimetric.encoders import Mirrored, build_encoder
 from semimetric.evaluation import evaluate
 from semimetric.graph import Posteriors
 from semimetric.methods import METHODS
@@ -86,11 +87,15 @@ def prepare(
 
 def build_network(plan: Plan, shape: tuple[int, ...]) -> nn.Module:
     """The encoder that a plan trains, for inputs of a shape."""
-    if plan.module is not None:
-        return copy.deepcopy(plan.module)
     network = plan.network
-    weights = None if network.backbone else network.weights_file()
-    return build_encoder(network.encoder, shape, plan.seed, network.init, weights)
+    if network.mirror and len(shape) != 3:
+        raise InputError(f"mirror is for images, got inputs of shape {shape}. Leave it out.")
+    if plan.module is not None:
+        encoder = copy.deepcopy(plan.module)
+    else:
+        weights = None if network.backbone else network.weights_file()
+        encoder = build_encoder(network.encoder, shape, plan.seed, network.init, weights)
+    return Mirrored(encoder) if network.mirror else encoder
 
 
 def build_trainer(
@@ -327,6 +332,7 @@ def model_spec(plan: Plan, data: FitData) -> ModelSpec:
         side,
         network.fit,
         network.frozen_share,
+        network.mirror,
     )
 
 

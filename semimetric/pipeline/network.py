@@ -47,6 +47,7 @@ class NetworkRequest:
     side: int | None = None
     preprocess: PreprocessName | Literal["auto"] = "auto"
     frozen_share: float | None = None
+    mirror: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,10 @@ def choose_network(
     choice = _choose(kind, shape, method, request, device, many)
     usual = FROZEN_SHARE if choice.settings.backbone else 0.0
     share = usual if request.frozen_share is None else request.frozen_share
-    choice = dataclasses.replace(choice, settings=dataclasses.replace(choice.settings, frozen_share=share))
+    if request.mirror and kind == "vectors":
+        raise InputError("mirror is for images, got vectors. Leave it out.")
+    settings = dataclasses.replace(choice.settings, frozen_share=share, mirror=request.mirror)
+    choice = dataclasses.replace(choice, settings=settings)
     return choice if request.preprocess == "auto" else _scaled(choice, request.preprocess)
 
 

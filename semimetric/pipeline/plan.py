@@ -59,6 +59,11 @@ class NetworkSettings:
     )
     side: int = setting(0, "Side in pixels to which photographs are brought; 0 takes the dataset's own.")
     fit: Literal["crop", "squash"] = setting("crop", "How photographs are brought to a square.")
+    mirror: bool = setting(
+        False,
+        "Average the features of an image with those of its mirror image outside of training, which takes twice the "
+        "time; not for digits or letters.",
+    )
     init: Literal["gaussian", "he"] = setting("gaussian", "Initial weights of the paper's networks.")
     preprocess: Literal["none", "standardize", "mean-image", "whiten", "imagenet"] = setting(
         "standardize", "Scaling of the inputs."
@@ -72,6 +77,11 @@ class NetworkSettings:
             raise InputError(
                 f"frozen_share is for the features of a frozen pretrained network, and there is none; got "
                 f"{self.frozen_share}. Leave it out."
+            )
+        if self.mirror and self.backbone:
+            raise InputError(
+                f"mirror is for an encoder that sees images, and here backbone {self.backbone!r} turns them into "
+                "features. Leave mirror out, or train the network itself."
             )
         if self.backbone and not takes_photographs(self.backbone):
             raise InputError(
@@ -186,6 +196,7 @@ class Plan:
             "fine_tune": not network.backbone and bool(network.weights),
             "side": network.side,
             "preprocess": network.preprocess,
+            "mirror": network.mirror,
         }
         shared = {"frozen_share": network.frozen_share} if network.backbone else {}
         return {name: value for name, value in asked.items() if value} | shared
@@ -215,7 +226,7 @@ GROUPS: dict[str, type[Any]] = {
 }
 """Settings that do not belong to a method, by the field of ``Plan`` that holds them."""
 
-OF_OWN_NETWORK = ("encoder", "weights", "side", "preprocess", "frozen_share")
+OF_OWN_NETWORK = ("encoder", "weights", "side", "preprocess", "frozen_share", "mirror")
 """Network settings that a user gives for their own data."""
 
 FOR_BENCHMARKS = {

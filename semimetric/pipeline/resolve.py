@@ -160,6 +160,7 @@ def _network_request(given: Mapping[str, Any], fine_tune: bool) -> NetworkReques
         given.get("side"),
         given.get("preprocess", "auto"),
         given.get("frozen_share"),
+        bool(given.get("mirror", False)),
     )
 
 

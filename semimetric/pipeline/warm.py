@@ -93,7 +93,7 @@ class Start:
     def check(self, plan: Plan, spec: ModelSpec) -> None:
         """Refuse a fit of another method, of other data, or with another network."""
         pairs = {"method": (self.plan.method, plan.method)}
-        for name in ("kind", "shape", "inputs", "preprocess", "encoder", "module", "backbone", "side", "fit"):
+        for name in ("kind", "shape", "inputs", "preprocess", "encoder", "module", "backbone", "side", "fit", "mirror"):
             pairs[name] = (getattr(self.spec, name), getattr(spec, name))
         differing = [f"{name} was {old!r} and is {new!r}" for name, (old, new) in pairs.items() if old != new]
         if differing:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from math import prod
@@ -43,6 +43,7 @@ class TrainingStep:
     train_encoder: bool = True
     average: RunningAverage | None = None
     precision: str = "float32"
+    compiled: bool = False
     _batch_type: type[Any] | None = field(default=None, init=False)
     _graphed: GraphedFunction | None = field(default=None, init=False)
     _losses: int = field(default=0, init=False)
@@ -52,6 +53,9 @@ class TrainingStep:
         self._metric_learner = learner
         self._loss = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
         self._teacher = _Teacher(self.encoder, self.method, self.precision) if is_taught(self.method) else None
+        self._loss_of_views: Callable[..., Tensor] = self._features_and_loss
+        if self.compiled and self.method.capturable_loss:
+            self._loss_of_views = torch.compile(self._features_and_loss, dynamic=False)
         capturable = self.method.capturable_loss and (learner is None or learner.capturable_metric)
         if self.inputs.is_cuda and capturable and ranks.world().size == 1:
             self._graphed = GraphedFunction(self._on_tensors, self._changed_by_a_step)
@@ -102,23 +106,34 @@ class TrainingStep:
 
     def _step(self, metric: Metric, views: Tensor, batch: Any) -> Metric:
         batch = self._taught(views, batch)
-        with torch.set_grad_enabled(self.train_encoder):
-            features = whole_features(self.encoder, views, self.precision)
-            if features.is_cpu:  # would synchronise a GPU; there the check of the next epoch suffices
-                check_not_diverged(features)
-            if self._metric_learner is not None:
-                metric = agreed_metric(self._metric_learner.update_metric(metric, features.detach(), batch))
+        if self._metric_learner is None:
+            with torch.enable_grad():  # around a compiled function, which would else have no backward pass
+                loss = self._loss_of_views(metric, views, batch)
+        else:
+            with torch.set_grad_enabled(self.train_encoder):
+                features = self._features(views)
+            metric = agreed_metric(self._metric_learner.update_metric(metric, features.detach(), batch))
             if not self.train_encoder:
                 return metric
-            loss = self.method.loss(metric, features, batch)
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            with torch.enable_grad():
+                loss = self.method.loss(metric, features, batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
         self._loss += loss.detach()
         ranks.join_gradients(self.encoder.parameters(), self.method.parameters())
         self.optimizer.step()
         if self.average is not None:
             self.average.follow()
         return metric
+
+    def _features(self, views: Tensor) -> Tensor:
+        features = whole_features(self.encoder, views, self.precision)
+        if features.is_cpu:  # would synchronise a GPU; there the check of the next epoch suffices
+            check_not_diverged(features)
+        return features
+
+    def _features_and_loss(self, metric: Metric, views: Tensor, batch: Any) -> Tensor:
+        return self.method.loss(metric, self._features(views), batch)
 
     @torch.no_grad()
     def _taught(self, views: Tensor, batch: Any) -> Any:

@@ -31,6 +31,7 @@ from semimetric.methods import LearnsMetric, Method, PredictsClasses
 from semimetric.training.average import RunningAverage
 from semimetric.training.checkpoint import load_trained, restore_checkpoint, trained_tensors, write_checkpoint
 from semimetric.training.data import TrainingData, check_trainable, data_for
+from semimetric.training.device import why_not_compiled
 from semimetric.training.held_back import hold_back, why_none_is_held_back
 from semimetric.training.optimizer import build_optimizer, learning_rate, set_learning_rate
 from semimetric.training.progress import Progress, Silent
@@ -101,7 +102,8 @@ class Trainer:
         self.method.to(self.device)
         self.optimizer = build_optimizer(settings, list(self.encoder.parameters()), list(self.method.parameters()))
         averaged = settings.average > 0 and settings.lr > 0
-        self.average = RunningAverage([self.encoder], settings.average, [self.method]) if averaged else None
+        of = ([self.encoder], settings.average, [self.method], settings.average_warmup)
+        self.average = RunningAverage(*of) if averaged else None
         self.step = self._build_step()
         self._probed = torch.cat([self.data.labelled, self.data.unlabelled])[:PROBE_SIZE]
         self.held_back = hold_back(method, settings, self.data, self.generator)
@@ -127,7 +129,8 @@ class Trainer:
     def _build_step(self) -> TrainingStep:
         parts = (self.encoder, self.method, self.optimizer, self.data.inputs)
         update_metric, train_encoder = self.settings.metric_every == "batch", self.settings.lr > 0
-        return TrainingStep(*parts, update_metric, train_encoder, self.average, self.settings.precision)
+        compiled = self.settings.compile and not why_not_compiled(self.device)
+        return TrainingStep(*parts, update_metric, train_encoder, self.average, self.settings.precision, compiled)
 
     def learned_rows(self) -> Tensor:
         """Rows whose labels training uses from the first epoch."""

@@ -1,0 +1,21 @@
+"""Features of an image averaged with those of its mirror image."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class Mirrored(nn.Module):
+    """In evaluation mode the mean of a network's rows for images (N, C, H, W) and for their mirror images.
+
+    In training mode the network itself: views are mirrored at random there.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """One row for each image."""
+        rows: Tensor = self.network(images)
+        return rows if self.training else (rows + self.network(images.flip(-1))) / 2
