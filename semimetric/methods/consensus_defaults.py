@@ -55,7 +55,7 @@ BY_STEP: Values = {
     "average": 0.999,
     "precision": "bfloat16",
     "compile": True,
-    "epochs": 30,
+    "epochs": 40,
 }
 """For a residual network that starts from random weights: it can memorise pseudo-labels that stay for an epoch."""
 
