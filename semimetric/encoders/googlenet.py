@@ -27,7 +27,6 @@ SMALLEST = 64  # height and width of an image, in pixels
 _BVLC_MEAN = (123.0, 117.0, 104.0)  # of red, green and blue in 0..255
 _BVLC, _TORCHVISION = "conv1/7x7_s2.w", "conv1.conv.weight"  # the first tensor of each file
 _NEAR = 2  # channels on either side in response normalisation
-_SLOPE = 1e-4 / (2 * _NEAR + 1)
 _NO_FEATURES = ("loss1/", "loss2/", "loss3/", "fc.", "aux1.", "aux2.")  # the classifiers of BVLC and torchvision
 
 _INCEPTIONS = {
@@ -47,32 +46,18 @@ _INCEPTIONS = {
 class ResponseNorm(nn.Module):
     """Local response normalisation as in Caffe: x / (1 + 1e-4 / 5 Σ x²)^0.75 over five neighbouring channels.
 
-    Torch's own takes an average pool in three dimensions, which is three times slower. In half precision on a GPU the
-    sums over channels are a product with a band matrix: the maps are read four times instead of about twenty.
+    Torch's own takes an average pool in three dimensions, which is three times slower.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Maps (N, C, H, W) in the same shape and type."""
-        return self.by_product(maps) if maps.is_cuda and maps.dtype == torch.bfloat16 else self.by_sums(maps)
-
-    def by_product(self, maps: Tensor) -> Tensor:
-        """The sums as a product, rounded to the maps' type."""
-        places = torch.arange(maps.shape[1], device=maps.device)
-        near = ((places[:, None] - places).abs() <= _NEAR).to(maps.dtype)
-        squares = maps.square().permute(0, 2, 3, 1)
-        with torch.autocast(maps.device.type, enabled=False):  # which would take the power in float32
-            divisors = torch.addmm(maps.new_ones(1), squares.flatten(0, 2), near, alpha=_SLOPE)
-            return maps * divisors.pow(-0.75).reshape(squares.shape).permute(0, 3, 1, 2)
-
-    def by_sums(self, maps: Tensor) -> Tensor:
-        """The sums at least in float32, of shifted maps."""
+        """Maps (N, C, H, W) in the same shape and type; sums are at least in float32."""
         channels = maps.shape[1]
         squares = maps.to(torch.promote_types(maps.dtype, torch.float32)).square()
         padded = nn.functional.pad(squares, (0, 0, 0, 0, _NEAR, _NEAR))
         sums = squares
         for first in (0, 1, 3, 4):  # the channels before and after each one
             sums = sums + padded[:, first : first + channels]
-        root = torch.rsqrt(1.0 + _SLOPE * sums)
+        root = torch.rsqrt(1.0 + 1e-4 / (2 * _NEAR + 1) * sums)
         return (maps * (root * root.sqrt())).to(maps.dtype)
 
 

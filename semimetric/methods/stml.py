@@ -27,14 +27,11 @@ from semimetric.methods.defaults import ADAMW, FROM_SCRATCH, HELD_OUT_CLASSES, L
 from semimetric.methods.starts import blank_linear, random_projection
 from semimetric.metric import Metric, random_orthonormal
 
-FINE_TUNING: Values = {
-    "lr": 1e-4,
-    "average": 0.999,
-    "average_warmup": False,
-    "augmentation": "photographs",
-    "passes": 1,
-}
+FINE_TUNING: Values = {"lr": 1e-4, "average": 0.999, "augmentation": "photographs", "passes": 1}
 """For a pretrained network that is trained: the original's rate and average."""
+
+LONG: Values = {"epochs": 90, "average_warmup": False}
+"""In the thousands of steps of a benchmark the average need not hurry, and the original's does not."""
 
 DESCRIBED: Values = {
     "encoder": "linear",
@@ -115,7 +112,7 @@ class STML(LearnsFromAverage[Neighbourhoods]):
         "mnist": FROM_SCRATCH | {"components": 64},
         "fashion-mnist": FROM_SCRATCH | {"components": 64, "augmentation": "objects"},
         "cifar10": FROM_SCRATCH | {"components": 32, "epochs": 60},
-    } | on_photographs(HELD_OUT_CLASSES | FINE_TUNING | GOOGLENET | {"epochs": 90, "backbone": ""})
+    } | on_photographs(HELD_OUT_CLASSES | FINE_TUNING | GOOGLENET | LONG | {"backbone": ""})
     Settings = STMLSettings
     settings: STMLSettings
     f: nn.Linear

@@ -33,7 +33,7 @@ from semimetric.core.errors import InputError, RunError
 from semimetric.data import restore_preprocess
 from semimetric.data.photographs.images import check_photo_options
 from semimetric.data.samples import Kind
-from semimetric.encoders import Mirrored, rebuild_encoder
+from semimetric.encoders import mirrored, rebuild_encoder
 from semimetric.encoders.photographs import PhotoTransform
 from semimetric.graph import Posteriors
 from semimetric.metric import Metric
@@ -226,7 +226,7 @@ def _encoder(
         else:
             network = copy.deepcopy(own)
             network.load_state_dict(weights)
-    return (Mirrored(network) if spec.mirror else network).to(device).eval()
+    return mirrored(network, spec.mirror, spec.inputs).to(device).eval()
 
 
 def _transform(run: Run, spec: ModelSpec) -> PhotoTransform | None:

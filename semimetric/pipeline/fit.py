@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from semimetric.core import ranks
 from semimetric.core.allocator import keep_freed_memory
-from semimetric.core.errors import InputError
 from semimetric.data import Preprocess, build_preprocess
 from semimetric.data.preprocess import Identity, scaled
 from semimetric.data.stored import Inputs, placed, some_of
-from semimetric.encoders import Mirrored, build_encoder
+from semimetric.encoders import build_encoder, mirrored
 from semimetric.evaluation import evaluate
 from semimetric.graph import Posteriors
 from semimetric.methods import METHODS
@@ -88,14 +87,11 @@ def prepare(
 def build_network(plan: Plan, shape: tuple[int, ...]) -> nn.Module:
     """The encoder that a plan trains, for inputs of a shape."""
     network = plan.network
-    if network.mirror and len(shape) != 3:
-        raise InputError(f"mirror is for images, got inputs of shape {shape}. Leave it out.")
     if plan.module is not None:
-        encoder = copy.deepcopy(plan.module)
-    else:
-        weights = None if network.backbone else network.weights_file()
-        encoder = build_encoder(network.encoder, shape, plan.seed, network.init, weights)
-    return Mirrored(encoder) if network.mirror else encoder
+        return mirrored(copy.deepcopy(plan.module), network.mirror, shape)
+    weights = None if network.backbone else network.weights_file()
+    encoder = build_encoder(network.encoder, shape, plan.seed, network.init, weights)
+    return mirrored(encoder, network.mirror, shape)
 
 
 def build_trainer(

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from semimetric.training.settings import TrainingSettings
+
 WARM_UP = 10.0
 """Warm-up: after t steps the decay is at most (1 + t) / (10 + t), so the average leaves its start quickly."""
 
@@ -86,6 +88,13 @@ class RunningAverage:
         self.steps.copy_(tensors["average.steps"])
         for position, tensor in enumerate(self.others):
             tensor.copy_(tensors[f"average.{position}"])
+
+
+def average_of(settings: TrainingSettings, encoder: nn.Module, method: nn.Module) -> RunningAverage | None:
+    """The average that the settings ask for: of the encoder's state and the method's parameters."""
+    if settings.average == 0 or settings.lr == 0:
+        return None
+    return RunningAverage([encoder], settings.average, [method], settings.average_warmup)
 
 
 def _place(tensor: Tensor) -> int:

@@ -28,7 +28,7 @@ from semimetric.encoders.features import arranged, as_loaded, training_mode
 from semimetric.evaluation import Spread, measure_spread
 from semimetric.graph import Posteriors
 from semimetric.methods import LearnsMetric, Method, PredictsClasses
-from semimetric.training.average import RunningAverage
+from semimetric.training.average import average_of
 from semimetric.training.checkpoint import load_trained, restore_checkpoint, trained_tensors, write_checkpoint
 from semimetric.training.data import TrainingData, check_trainable, data_for
 from semimetric.training.device import why_not_compiled
@@ -101,9 +101,7 @@ class Trainer:
             method.on_fit_begin(self.data.inputs, self.data.labels, width, self.generator)
         self.method.to(self.device)
         self.optimizer = build_optimizer(settings, list(self.encoder.parameters()), list(self.method.parameters()))
-        averaged = settings.average > 0 and settings.lr > 0
-        of = ([self.encoder], settings.average, [self.method], settings.average_warmup)
-        self.average = RunningAverage(*of) if averaged else None
+        self.average = average_of(settings, self.encoder, self.method)
         self.step = self._build_step()
         self._probed = torch.cat([self.data.labelled, self.data.unlabelled])[:PROBE_SIZE]
         self.held_back = hold_back(method, settings, self.data, self.generator)

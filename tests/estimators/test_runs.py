@@ -280,7 +280,10 @@ def test_a_network_that_describes_photographs_may_be_damaged_as_well(tmp_path: P
 
 @pytest.mark.parametrize(
     ("name", "may_lack"),
-    [("model.json", "module backbone fit frozen_share"), ("examples.json", "source label_column id_column suggested")],
+    [
+        ("model.json", "module backbone fit frozen_share mirror"),
+        ("examples.json", "source label_column id_column suggested"),
+    ],
 )
 def test_fields_of_something_else_are_refused(copied: Path, name: str, may_lack: str) -> None:
     content = json.loads((copied / name).read_text())

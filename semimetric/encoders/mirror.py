@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from semimetric.core.errors import InputError
+
 
 class Mirrored(nn.Module):
     """In evaluation mode the mean of a network's rows for images (N, C, H, W) and for their mirror images.
@@ -19,3 +21,10 @@ class Mirrored(nn.Module):
         """One row for each image."""
         rows: Tensor = self.network(images)
         return rows if self.training else (rows + self.network(images.flip(-1))) / 2
+
+
+def mirrored(network: nn.Module, mirror: bool, shape: tuple[int, ...]) -> nn.Module:
+    """The network, with ``mirror`` as a ``Mirrored`` one; inputs of a shape that is not that of images are refused."""
+    if mirror and len(shape) != 3:
+        raise InputError(f"mirror is for images, got inputs of shape {shape}. Leave it out.")
+    return Mirrored(network) if mirror else network
