@@ -13,9 +13,8 @@ from torch import nn
 
 import semimetric as sm
 from semimetric.core.errors import InputError
-from semimetric.encoders import Mirrored, build_encoder
+from semimetric.encoders import Mirrored, build_encoder, mirrored
 from semimetric.model.folder import load_run
-from semimetric.pipeline.fit import build_network
 from semimetric.pipeline.resolve import resolve_benchmark, resolve_own
 
 CPU = torch.device("cpu")
@@ -32,13 +31,13 @@ def images(count: int = 60) -> np.ndarray:
 def test_it_averages_outside_of_training_alone() -> None:
     network = build_encoder("small-cnn", (3, 12, 12), 0).eval()
     given = torch.from_numpy(images(5))
-    mirrored = Mirrored(network).eval()
+    both = Mirrored(network).eval()
     with torch.no_grad():
         wanted = (network(given) + network(given.flip(3))) / 2
         assert not torch.allclose(wanted, network(given))
-        torch.testing.assert_close(mirrored(given), wanted)
-        torch.testing.assert_close(mirrored(given.flip(3)), wanted)
-        assert torch.equal(mirrored.train()(given), network(given))
+        torch.testing.assert_close(both(given), wanted)
+        torch.testing.assert_close(both(given.flip(3)), wanted)
+        assert torch.equal(both.train()(given), network(given))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +58,7 @@ def test_an_image_and_its_mirror_image_have_the_same_embedding(fitted: sm.SemiMe
 
 def test_a_module_of_ones_own_is_mirrored_and_loaded(tmp_path: Path) -> None:
     own = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 6))
-    model = sm.SemiMetric(encoder=own, mirror=True, epochs=1, random_state=0, device="cpu").fit(images(), LABELS)
+    model = sm.SemiMetric(encoder=own, mirror=True, epochs=2, random_state=0, device="cpu").fit(images(), LABELS)
     sm.save(model, tmp_path / "run")
     again = sm.load(tmp_path / "run", encoder=own)
     assert np.array_equal(again.transform(images()), model.transform(images()))
@@ -68,9 +67,8 @@ def test_a_module_of_ones_own_is_mirrored_and_loaded(tmp_path: Path) -> None:
 def test_it_is_refused_without_images() -> None:
     with pytest.raises(InputError, match=r"mirror is for images, got vectors\. Leave it out"):
         resolve_own("vectors", (4,), torch.from_numpy(LABELS), CPU, mirror=True)
-    plan = resolve_own("images", (3, 12, 12), torch.from_numpy(LABELS), CPU, mirror=True)
     with pytest.raises(InputError, match=r"mirror is for images, got inputs of shape \(7,\)"):
-        build_network(plan, (7,))
+        mirrored(nn.Linear(7, 2), True, (7,))
     with pytest.raises(InputError, match=r"mirror is for an encoder that sees images.*'googlenet-rmac'"):
         resolve_benchmark("cub200", backbone="googlenet-rmac", weights="random", mirror=True)
 
