@@ -6,6 +6,7 @@ from typing import Any
 
 from semimetric.cli.console import AsJson, RunFolder, counted, print_json, say, stdout
 from semimetric.core.toml import as_toml
+from semimetric.encoders.registry import takes_photographs
 from semimetric.reporting.tables import departures, score_table
 
 SHOWN_CLASSES = 12
@@ -46,7 +47,7 @@ def _lines(found: dict[str, Any]) -> dict[str, str]:
         "run": f"{found['run']} ({found['kind']}, {'finished' if found['finished'] else 'not finished'})",
         "data": _data(found["data"]),
         "classes": _classes(found["data"].get("classes", {})),
-        "network": _network(found["model"]),
+        "network": _network(found["model"], found["settings"].get("network", {}).get("weights", "")),
         "training": _training(found["result"]),
         "trust": trust.get("sentence", ""),
         "changed": departures(found["result"].get("method", ""), found["result"].get("guards", [])),
@@ -75,13 +76,15 @@ def _classes(classes: dict[str, int]) -> str:
     return f"{len(classes)}, with labels: {named}{more}"
 
 
-def _network(model: dict[str, Any]) -> str:
+def _network(model: dict[str, Any], weights: str) -> str:
     if "encoder" not in model:
         return ""
     side = f" on {model['side']} x {model['side']} pixels ({model['fit']})" if model["side"] else ""
     frozen = f"{model['backbone']}{side}, frozen, then " if model["backbone"] else ""
     encoder = model["encoder"] or model["module"]
     trained = "a linear metric" if encoder == "none" else encoder + ("" if frozen else side)
+    trained += ", fine-tuned" if takes_photographs(encoder) and weights != "random" else ""
+    trained += ", averaged with mirror images" if model.get("mirror") else ""
     width = "" if model["components"] is None else f"; embedding of {counted(model['components'], 'dimension')}"
     return f"{frozen}{trained}{width}"
 

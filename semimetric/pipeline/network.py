@@ -101,7 +101,8 @@ def choose_network(
     if request.mirror and kind == "vectors":
         raise InputError("mirror is for images, got vectors. Leave it out.")
     settings = dataclasses.replace(choice.settings, frozen_share=share, mirror=request.mirror)
-    choice = dataclasses.replace(choice, settings=settings)
+    note = choice.note or _note_on_size(method, settings.encoder, device, examples)
+    choice = dataclasses.replace(choice, settings=settings, note=note)
     return choice if request.preprocess == "auto" else _scaled(choice, request.preprocess)
 
 
@@ -217,6 +218,17 @@ def _slow_network(side: int, device: torch.device) -> str:
     if device.type == "cpu" and side >= SMALLEST_FOR_RESIDUAL:
         return "there is no GPU, so a small network is trained; --encoder resnet9 is better and many times slower."
     return ""
+
+
+def _note_on_size(method: str, encoder: str, device: torch.device, examples: int) -> str:
+    """A warning of a network whose settings are for many images on a GPU."""
+    if encoder not in METHODS[method].defaults_with or (device.type == "cuda" and examples >= MANY_IMAGES):
+        return ""
+    what = "there is no GPU" if device.type == "cpu" else f"there are {examples}"
+    return (
+        f"{encoder} and its settings are for {MANY_IMAGES:,} images or more on a GPU, and {what}: training is slow or "
+        "may collapse. --encoder small-cnn or resnet9 is for fewer images."
+    )
 
 
 def _refuse_weights(request: NetworkRequest, what: str) -> None:

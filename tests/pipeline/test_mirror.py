@@ -85,6 +85,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     done = semimetric("fit", tmp_path / "photos", "-o", tmp_path / "run", *options, "--mirror")
     assert done.code == 0, done.err
     assert load_run(tmp_path / "run").fitted.spec.mirror
+    assert "small-cnn on 16 x 16 pixels (crop), averaged with mirror images" in semimetric("info", tmp_path / "run").out
     again = ["fit", tmp_path / "photos", "-o", tmp_path / "more", "--from", tmp_path / "run", "--device", "cpu"]
     assert semimetric(*again).code == 0
     assert load_run(tmp_path / "more").fitted.spec.mirror

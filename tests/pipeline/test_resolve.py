@@ -108,6 +108,21 @@ def test_many_images_in_colour_are_named_in_every_step_on_a_gpu(
     assert resolve_own(kind, shape, labels, device, "triplet").network.encoder != "resnet9-512"
 
 
+@pytest.mark.parametrize(
+    ("device", "examples", "told"),
+    [(CPU, 20_000, "there is no GPU"), (CUDA, 400, "there are 400"), (CUDA, 10_000, "")],
+)
+def test_a_network_for_many_images_on_a_gpu_comes_with_a_word_elsewhere(
+    device: torch.device, examples: int, told: str
+) -> None:
+    labels = torch.full((examples,), -1)
+    labels[:20] = torch.arange(20) % 2
+    note = resolve_own("images", (3, 32, 32), labels, device, encoder="resnet9-512").note
+    assert bool(note) == bool(told)
+    assert told in note
+    assert "resnet9-512 and its settings" not in resolve_own("images", (3, 32, 32), labels, device).note
+
+
 @pytest.mark.parametrize("encoder", ["resnet9-512", "wrn28-2"])
 def test_a_residual_encoder_brings_its_settings_to_a_benchmark(encoder: str) -> None:
     plan = resolve_benchmark("cifar10", encoder=encoder, lr=0.05)
