@@ -252,9 +252,13 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement], LearnsFromA
         s = self.settings
         embedded = points if s.metric == "within" else metric.transform(features)
         compared = self.projection(SHARPNESS * points.to(self.head.weight.dtype)) if s.projection else embedded
-        contrast = contrastive_loss(compared, targets.repeat(2), weights.repeat(2), s.contrast_temperature)
-        instance = contrastive_loss(compared, constraints.nodes.repeat(2), None, s.instance_temperature)
-        loss = supervised + s.consistency * consistency + s.contrast * contrast + s.instance * instance
+        loss = supervised + s.consistency * consistency
+        if s.contrast:
+            by_class = (targets.repeat(2), weights.repeat(2), s.contrast_temperature)
+            loss = loss + s.contrast * contrastive_loss(compared, *by_class)
+        if s.instance:
+            by_example = (constraints.nodes.repeat(2), None, s.instance_temperature)
+            loss = loss + s.instance * contrastive_loss(compared, *by_example)
         return loss + s.context * self._context(embedded, constraints) if s.context else loss
 
     @property
