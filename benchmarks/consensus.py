@@ -30,7 +30,7 @@ class Row:
     control: str = ""
 
 
-RESNET = {"encoder": "resnet9", "selective": True, "epochs": 90, "naming": "epoch", "mirror": False}
+RESNET = {"encoder": "resnet9", "selective": True, "epochs": 90, "naming": "epoch", "mirror": False, "compile": False}
 FORMER = {
     "encoder": "resnet9",
     "veto": True,

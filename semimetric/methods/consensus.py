@@ -94,11 +94,6 @@ class ConsensusSettings:
         for name in ("contrast_temperature", "instance_temperature", "shrinkage"):
             check_positive(getattr(self, name), name)
         check_choice(self.naming, ("step", "epoch"), "naming")
-        if self.naming == "step" and self.relative:
-            raise InputError(
-                "relative compares the confidence of all pseudo-labels of an epoch, and naming 'step' makes new ones "
-                "in every step. Set relative to False (--no-relative), or naming to 'epoch'."
-            )
         check_choice(self.augmentation, VIEW_KINDS, "augmentation")
         check_choice(self.metric, ("principal", "within"), "metric")
 

@@ -30,9 +30,6 @@ from semimetric.metric import Metric, random_orthonormal
 FINE_TUNING: Values = {"lr": 1e-4, "average": 0.999, "augmentation": "photographs", "passes": 1}
 """For a pretrained network that is trained: the original's rate and average."""
 
-LONG: Values = {"epochs": 90, "average_warmup": False}
-"""In the thousands of steps of a benchmark the average need not hurry, and the original's does not."""
-
 DESCRIBED: Values = {
     "encoder": "linear",
     "preprocess": "none",
@@ -112,7 +109,7 @@ class STML(LearnsFromAverage[Neighbourhoods]):
         "mnist": FROM_SCRATCH | {"components": 64},
         "fashion-mnist": FROM_SCRATCH | {"components": 64, "augmentation": "objects"},
         "cifar10": FROM_SCRATCH | {"components": 32, "epochs": 60},
-    } | on_photographs(HELD_OUT_CLASSES | FINE_TUNING | GOOGLENET | LONG | {"backbone": ""})
+    } | on_photographs(HELD_OUT_CLASSES | FINE_TUNING | GOOGLENET | {"epochs": 90, "backbone": ""})
     Settings = STMLSettings
     settings: STMLSettings
     f: nn.Linear

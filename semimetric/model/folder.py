@@ -219,7 +219,7 @@ def _encoder(
 ) -> nn.Module | None:
     if spec.encoder == "none":
         return None
-    weights = under("encoder.network." if spec.mirror else "encoder.", tensors)
+    weights = under("encoder.", tensors)
     with _fitting(run, "model.safetensors"):
         if own is None:
             network = rebuild_encoder(spec.encoder, spec.inputs, weights, init="he")

@@ -74,6 +74,7 @@ def check_request(request: NetworkRequest) -> None:
         check_choice(request.encoder, ("auto", "none", *encoder_names(), *libraries), "encoder")
     check_choice(request.preprocess, ("auto", *get_args(PreprocessName)), "preprocess")
     _check_side(request)
+    _check_mirror(request.mirror)
     if request.weights is not None:
         check_weights_file(request.weights)
     check_frozen_share(request.frozen_share or 0.0)
@@ -82,6 +83,11 @@ def check_request(request: NetworkRequest) -> None:
 def _check_side(request: NetworkRequest) -> None:
     if request.side is not None:
         check_photo_options(request.side, "crop", workers=None)
+
+
+def _check_mirror(mirror: bool) -> None:
+    if not isinstance(mirror, bool):
+        raise InputError(f"mirror must be true or false, got {mirror!r}.")
 
 
 def choose_network(
@@ -98,6 +104,7 @@ def choose_network(
     choice = _choose(kind, shape, method, request, device, many)
     usual = FROZEN_SHARE if choice.settings.backbone else 0.0
     share = usual if request.frozen_share is None else request.frozen_share
+    _check_mirror(request.mirror)
     if request.mirror and kind == "vectors":
         raise InputError("mirror is for images, got vectors. Leave it out.")
     settings = dataclasses.replace(choice.settings, frozen_share=share, mirror=request.mirror)

@@ -46,6 +46,8 @@ def resolve_benchmark(
     values = _fitting_defaults(values, settings) | settings
     if "freeze_norm" not in settings and not _trains_pretrained(values):
         values.pop("freeze_norm", None)
+    if "mirror" not in settings and values.get("backbone"):
+        values.pop("mirror", None)
     if "selection" not in settings and "validation_share" in settings:
         if settings["validation_share"]:
             values["selection"] = "validation"
@@ -160,7 +162,7 @@ def _network_request(given: Mapping[str, Any], fine_tune: bool) -> NetworkReques
         given.get("side"),
         given.get("preprocess", "auto"),
         given.get("frozen_share"),
-        bool(given.get("mirror", False)),
+        given.get("mirror", False),
     )
 
 

@@ -24,11 +24,8 @@ class RunningAverage:
     averages and ``others`` the trained weights. ``swap`` exchanges them in place, as a CUDA graph requires.
     """
 
-    def __init__(
-        self, modules: list[nn.Module], keep: float, parameters_only: Sequence[nn.Module] = (), warm_up: bool = True
-    ) -> None:
+    def __init__(self, modules: list[nn.Module], keep: float, parameters_only: Sequence[nn.Module] = ()) -> None:
         self._keep = keep
-        self._warm_up = warm_up
         state = [tensor for module in modules for tensor in module.state_dict(keep_vars=True).values()]
         state += [parameter for module in parameters_only for parameter in module.parameters()]
         places = {_place(tensor): tensor.detach() for tensor in state if tensor.is_floating_point()}
@@ -58,8 +55,7 @@ class RunningAverage:
         self.steps += 1
         if not self._held:
             return
-        quick = 1.0 - (1.0 + self.steps) / (WARM_UP + self.steps)
-        share = (quick if self._warm_up else torch.zeros_like(quick)).clamp(min=1.0 - self._keep)
+        share = (1.0 - (1.0 + self.steps) / (WARM_UP + self.steps)).clamp(min=1.0 - self._keep)
         gaps = torch._foreach_sub(self._held, self.others)
         torch._foreach_mul_(gaps, share.to(torch.float32))
         torch._foreach_add_(self.others, gaps)
@@ -94,7 +90,7 @@ def average_of(settings: TrainingSettings, encoder: nn.Module, method: nn.Module
     """The average that the settings ask for: of the encoder's state and the method's parameters."""
     if settings.average == 0 or settings.lr == 0:
         return None
-    return RunningAverage([encoder], settings.average, [method], settings.average_warmup)
+    return RunningAverage([encoder], settings.average, [method])
 
 
 def _place(tensor: Tensor) -> int:

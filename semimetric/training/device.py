@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
+from collections.abc import Callable
+from functools import cache
 
 import torch
 
@@ -22,12 +21,21 @@ def choose_device(name: str = "auto") -> torch.device:
     return torch.device("cuda" if name != "cpu" and available else "cpu")
 
 
-def why_not_compiled(device: torch.device) -> str:
-    """What stands in the way of compiling training steps for a device; empty if nothing does."""
-    if device.type != "cuda":
-        return "it is for GPUs"
-    if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed"
-    if not any(shutil.which(name) for name in (os.environ.get("CC") or "cc", "gcc", "clang")):
-        return "there is no C compiler"
-    return "" if ranks.world().size == 1 else "several processes train together"
+def compiles(wanted: bool, device: torch.device, warn: Callable[[str], None]) -> bool:
+    """Whether training steps are compiled: if ``wanted``, on a GPU, in one process, and if compiling works there."""
+    if not wanted or device.type != "cuda" or ranks.world().size > 1:
+        return False
+    fault = compiler_fault(device)
+    if fault:
+        warn(f"training steps are not compiled: {fault}.")
+    return not fault
+
+
+@cache
+def compiler_fault(device: torch.device) -> str:
+    """What goes wrong when torch compiles a small function for a device, such as a missing C compiler; else empty."""
+    try:
+        torch.compile(torch.sin)(torch.zeros(8, device=device))
+    except Exception as error:  # of many kinds, by what is missing
+        return f"torch.compile does not work here ({type(error).__name__})"
+    return ""

@@ -44,11 +44,6 @@ class TrainingSettings:
         "Decay of the exponential moving average of the weights, below 1. The averaged encoder builds the graph, is "
         "scored and is saved. 0 turns averaging off.",
     )
-    average_warmup: bool = setting(
-        True,
-        "Let the average follow the weights quickly in the first steps, as for a network that starts from random "
-        "weights; without it, the average of a pretrained network stays near its start for longer.",
-    )
     freeze_norm: bool = setting(
         False,
         "Keep the running statistics of batch normalisation and normalise by them, as for a pretrained network that is "
@@ -60,8 +55,8 @@ class TrainingSettings:
     )
     compile: bool = setting(
         False,
-        "Compile the encoder's training steps with torch.compile, which takes about half a minute; without effect on a "
-        "CPU, with several processes, and where Triton or a C compiler is missing.",
+        "Compile encoder and loss with torch.compile, which takes about half a minute. Without effect on a CPU, with "
+        "several processes, with a metric step per batch, and for methods whose steps cannot be recorded.",
     )
     hold_back: float = setting(
         0.0,

@@ -54,7 +54,8 @@ class TrainingStep:
         self._loss = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
         self._teacher = _Teacher(self.encoder, self.method, self.precision) if is_taught(self.method) else None
         self._loss_of_views: Callable[..., Tensor] = self._features_and_loss
-        if self.compiled and self.method.capturable_loss:
+        if self.compiled and self.method.capturable_loss and learner is None:
+            torch.compiler.reset()  # else torch compiles a function only for the first few different settings
             self._loss_of_views = torch.compile(self._features_and_loss, dynamic=False)
         capturable = self.method.capturable_loss and (learner is None or learner.capturable_metric)
         if self.inputs.is_cuda and capturable and ranks.world().size == 1:

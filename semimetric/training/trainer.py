@@ -31,7 +31,7 @@ from semimetric.methods import LearnsMetric, Method, PredictsClasses
 from semimetric.training.average import average_of
 from semimetric.training.checkpoint import load_trained, restore_checkpoint, trained_tensors, write_checkpoint
 from semimetric.training.data import TrainingData, check_trainable, data_for
-from semimetric.training.device import why_not_compiled
+from semimetric.training.device import compiles
 from semimetric.training.held_back import hold_back, why_none_is_held_back
 from semimetric.training.optimizer import build_optimizer, learning_rate, set_learning_rate
 from semimetric.training.progress import Progress, Silent
@@ -127,7 +127,7 @@ class Trainer:
     def _build_step(self) -> TrainingStep:
         parts = (self.encoder, self.method, self.optimizer, self.data.inputs)
         update_metric, train_encoder = self.settings.metric_every == "batch", self.settings.lr > 0
-        compiled = self.settings.compile and not why_not_compiled(self.device)
+        compiled = compiles(self.settings.compile, self.device, self.progress.warn)
         return TrainingStep(*parts, update_metric, train_encoder, self.average, self.settings.precision, compiled)
 
     def learned_rows(self) -> Tensor:

@@ -12,6 +12,7 @@ from helpers.command import semimetric
 from helpers.own_photos import write_folder
 from sklearn.datasets import load_wine
 
+from semimetric.cli.info import _network as network_line
 from semimetric.cli.main import COMMANDS
 from semimetric.core.manifest import Manifest
 
@@ -118,6 +119,19 @@ def test_info_says_what_a_run_is(run: Path, wine: Path) -> None:
     text = semimetric("info", run).out
     assert "178 examples, 45 labelled, 133 unlabelled" in text
     assert shown(wine, *QUICK) in text
+
+
+@pytest.mark.parametrize(
+    ("encoder", "weights", "backbone", "told"),
+    [
+        ("googlenet", "file.npz", "", "googlenet on 224 x 224 pixels (crop), fine-tuned"),
+        ("googlenet", "random", "", "googlenet on 224 x 224 pixels (crop)"),
+        ("linear", "file.npz", "googlenet", "googlenet on 224 x 224 pixels (crop), frozen, then linear"),
+    ],
+)
+def test_info_says_what_was_trained(encoder: str, weights: str, backbone: str, told: str) -> None:
+    model = {"encoder": encoder, "module": "", "backbone": backbone, "side": 224, "fit": "crop", "components": 8}
+    assert network_line(model, weights) == f"{told}; embedding of 8 dimensions"
 
 
 def test_info_of_a_run_that_has_not_ended(run: Path, tmp_path: Path) -> None:

@@ -157,9 +157,3 @@ def test_running_means_stay_when_the_method_is_only_evaluated(trained) -> None:
 def test_other_ways_of_naming_are_refused() -> None:
     with pytest.raises(InputError, match="naming"):
         build_method("consensus", naming="batch")
-
-
-def test_confidence_relative_to_an_epoch_is_refused_with_names_of_every_step() -> None:
-    with pytest.raises(InputError, match=r"relative compares .* Set relative to False \(--no-relative\), or naming"):
-        build_method("consensus", naming="step", relative=True)
-    assert build_method("consensus", naming="epoch", relative=True).settings.relative

@@ -15,6 +15,7 @@ import semimetric as sm
 from semimetric.core.errors import InputError
 from semimetric.encoders import Mirrored, build_encoder, mirrored
 from semimetric.model.folder import load_run
+from semimetric.pipeline.benchmark import evaluate_run, fit_benchmark
 from semimetric.pipeline.resolve import resolve_benchmark, resolve_own
 
 CPU = torch.device("cpu")
@@ -38,6 +39,17 @@ def test_it_averages_outside_of_training_alone() -> None:
         torch.testing.assert_close(both(given), wanted)
         torch.testing.assert_close(both(given.flip(3)), wanted)
         assert torch.equal(both.train()(given), network(given))
+
+
+def test_its_state_is_that_of_its_network() -> None:
+    network = build_encoder("small-cnn", (3, 12, 12), 0)
+    both = nn.Sequential(Mirrored(network))
+    assert [*both.state_dict()] == [f"0.{name}" for name in network.state_dict()]
+    other = Mirrored(build_encoder("small-cnn", (3, 12, 12), 1))
+    other.load_state_dict(network.state_dict())
+    assert all(torch.equal(*pair) for pair in zip(other.parameters(), network.parameters(), strict=True))
+    with pytest.raises(RuntimeError, match="Missing key"):
+        other.load_state_dict({})
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +83,26 @@ def test_it_is_refused_without_images() -> None:
         mirrored(nn.Linear(7, 2), True, (7,))
     with pytest.raises(InputError, match=r"mirror is for an encoder that sees images.*'googlenet-rmac'"):
         resolve_benchmark("cub200", backbone="googlenet-rmac", weights="random", mirror=True)
+
+
+def test_what_is_neither_true_nor_false_is_refused() -> None:
+    with pytest.raises(InputError, match="mirror must be true or false, got 'no'"):
+        sm.SemiMetric(encoder="small-cnn", mirror="no").fit(images(), LABELS)
+
+
+def test_the_default_gives_way_to_a_backbone() -> None:
+    plan = resolve_benchmark("cifar10", backbone="googlenet", encoder="linear", preprocess="none", weights="random")
+    assert not plan.network.mirror
+
+
+def test_a_benchmark_is_evaluated_as_it_was_scored(tmp_path: Path) -> None:
+    scores = []
+    for mirror in (True, False):
+        plan = resolve_benchmark("digits", mirror=mirror, epochs=1, hold_back=0.0)
+        outcome = fit_benchmark(plan, tmp_path / str(mirror), device="cpu")
+        assert evaluate_run(tmp_path / str(mirror), device="cpu")["scores"] == outcome["final"]
+        scores.append(outcome["final"])
+    assert scores[0] != scores[1]
 
 
 def test_benchmarks_of_objects_are_mirrored_and_digits_are_not() -> None:

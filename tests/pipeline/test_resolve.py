@@ -127,7 +127,11 @@ def test_a_network_for_many_images_on_a_gpu_comes_with_a_word_elsewhere(
 def test_a_residual_encoder_brings_its_settings_to_a_benchmark(encoder: str) -> None:
     plan = resolve_benchmark("cifar10", encoder=encoder, lr=0.05)
     assert (plan.method_settings.naming, plan.training.optimizer, plan.training.lr) == ("step", "sgd", 0.05)
-    assert resolve_benchmark("cifar10").training.optimizer == "adamw"
+    assert plan.training.compile
+    small = resolve_benchmark("cifar10")
+    assert (small.training.optimizer, small.training.compile, small.method_settings.naming) == ("adamw", True, "step")
+    assert resolve_benchmark("fashion-mnist").method_settings.naming == "step"
+    assert resolve_benchmark("mnist").method_settings.naming == "epoch"
     assert resolve_benchmark("cifar10", "triplet", encoder=encoder).training.optimizer != "sgd"
     for other in ({"optimizer": "adamw"}, {"momentum": 0.0}):  # have no momentum for Nesterov's
         assert not resolve_benchmark("cifar10", encoder=encoder, **other).training.nesterov

@@ -77,25 +77,6 @@ def test_the_first_step_counts_for_nine_elevenths() -> None:
     assert float(module.weight.detach()) == pytest.approx(9 / 11)
 
 
-def test_without_a_warm_up_the_first_step_counts_as_every_other() -> None:
-    module = nn.Linear(1, 1, bias=False)
-    nn.init.zeros_(module.weight)
-    average = RunningAverage([module], 0.9, warm_up=False)
-    average.swap()
-    nn.init.ones_(module.weight)
-    for _ in range(3):
-        average.follow()
-    average.swap()
-    assert float(module.weight.detach()) == pytest.approx(1 - 0.9**3)
-
-
-@pytest.mark.parametrize("warm", [True, False])
-def test_the_setting_decides_on_the_warm_up(make_trainer, warm: bool) -> None:
-    trainer = make_trainer(lr=1e-3, average=0.9, average_warmup=warm)
-    assert trainer.average is not None
-    assert trainer.average._warm_up == warm
-
-
 def test_swapping_twice_changes_nothing_and_tensors_stay_in_place() -> None:
     module = network()
     average = RunningAverage([module], 0.9)

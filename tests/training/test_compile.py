@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,7 +11,8 @@ from semimetric.encoders import build_encoder
 from semimetric.methods import build_method
 from semimetric.pipeline.presets import training_settings
 from semimetric.training import Trainer, TrainingData, device
-from semimetric.training.device import why_not_compiled
+from semimetric.training import trainer as trainer_module
+from semimetric.training.device import compiler_fault, compiles
 
 CUDA = torch.device("cuda")
 
@@ -44,54 +47,70 @@ def same_with_and_without(place: str, tolerance: float) -> None:
     assert float((plain - compiled).norm() / plain.norm()) < tolerance
 
 
-@pytest.fixture
-def compiler() -> None:
-    """What torch.compile needs on a CPU: a C++ compiler, and headers."""
-    try:
-        torch.compile(torch.sin)(torch.zeros(3))
-    except Exception as error:  # of many kinds, by what is missing
-        pytest.skip(f"torch.compile does not work here: {type(error).__name__}")
-
-
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.usefixtures("compiler")
 def test_compiled_steps_train_the_same_network() -> None:
+    fault = compiler_fault(torch.device("cpu"))
+    if fault:
+        pytest.skip(fault)
     same_with_and_without("cpu", 1e-4)
 
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_steps_train_the_same_network_on_a_gpu() -> None:
-    assert not why_not_compiled(CUDA)
+    assert compiles(True, CUDA, pytest.fail)
     same_with_and_without("cuda", 1e-3)
 
 
-def test_on_a_cpu_the_setting_has_no_effect() -> None:
-    assert why_not_compiled(torch.device("cpu")) == "it is for GPUs"
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.where(torch.arange(40) < 8, torch.arange(40) % 2, -1)
-    data = TrainingData(torch.randn(40, 6, generator=generator), labels)
-    settings = training_settings("consensus", epochs=1, batch_size=16, compile=True, hold_back=0.0)
+@pytest.mark.parametrize(("wanted", "works"), [(True, True), (True, False), (False, True)])
+def test_a_trainer_compiles_if_it_is_asked_and_it_works(
+    monkeypatch: pytest.MonkeyPatch, wanted: bool, works: bool
+) -> None:
+    monkeypatch.setattr(trainer_module, "compiles", lambda wanted, device, warn: wanted and works)
+    data = TrainingData(torch.randn(40, 6), torch.where(torch.arange(40) < 8, torch.arange(40) % 2, -1))
+    settings = training_settings("consensus", epochs=1, batch_size=16, compile=wanted, hold_back=0.0)
     trainer = Trainer(build_encoder("mlp", (6,), 0), build_method("consensus", k=3), data, settings)
-    assert trainer.settings.compile
-    assert not trainer.step.compiled
+    assert trainer.step.compiled == (wanted and works)
 
 
 @pytest.mark.parametrize(
-    ("triton", "compiler", "size", "why"),
+    ("place", "fault", "size", "compiled", "warned"),
     [
-        (True, "gcc", 1, ""),
-        (False, "gcc", 1, "Triton is not installed"),
-        (True, None, 1, "there is no C compiler"),
-        (True, "gcc", 2, "several processes train together"),
+        ("cuda", "", 1, True, []),
+        ("cuda", "gcc is missing", 1, False, ["training steps are not compiled: gcc is missing."]),
+        ("cuda", "", 2, False, []),
+        ("cpu", "", 1, False, []),
     ],
 )
-def test_what_stands_in_the_way_on_a_gpu(monkeypatch, triton: bool, compiler: str | None, size: int, why: str) -> None:
+def test_where_steps_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, place: str, fault: str, size: int, compiled: bool, warned: list[str]
+) -> None:
     class World:
         pass
 
     World.size = size
-    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: object() if triton else None)
-    monkeypatch.setattr(device.shutil, "which", lambda name: compiler)
+    monkeypatch.setattr(device, "compiler_fault", lambda place: fault)
     monkeypatch.setattr(ranks, "world", World)
-    assert why_not_compiled(CUDA) == why
+    told: list[str] = []
+    assert compiles(True, torch.device(place), told.append) == compiled
+    assert told == warned
+    assert not compiles(False, torch.device(place), pytest.fail)
+
+
+def test_what_does_not_compile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(function: Any) -> Any:
+        raise OSError("no compiler")
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    assert compiler_fault.__wrapped__(torch.device("cpu")) == "torch.compile does not work here (OSError)"
+
+
+def test_only_steps_that_can_be_recorded_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compiled.append(function) or function)
+    trainer = trained(False, "cpu")
+    for capturable in (True, False):
+        monkeypatch.setattr(type(trainer.method), "capturable_loss", capturable)
+        trainer.step.compiled = True
+        trainer.step.__post_init__()
+    assert len(compiled) == 1
