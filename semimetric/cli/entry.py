@@ -17,19 +17,23 @@ from typing import Any
 INTERRUPTED = 130
 """Exit code after Ctrl-C or SIGTERM."""
 
+UNDISTURBED = ("importlib._bootstrap", "semimetric.core.locks")
+"""Modules whose calls end before an interruption: libraries take an exception in an import for a part that is not
+installed, and a lock that is being taken would stay."""
+
 _state = {"asked": False, "told": False}
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Interrupt; an import is awaited, as libraries take an exception there for a part that is not installed."""
+    """Interrupt, or wait for the end of what must not be disturbed."""
     _state["asked"] = True
-    if not _is_importing(frame):
+    if not _is_undisturbed(frame):
         raise KeyboardInterrupt
     _interrupt_soon()
 
 
-def _is_importing(frame: FrameType | None) -> bool:
-    while frame is not None and frame.f_globals.get("__name__") != "importlib._bootstrap":
+def _is_undisturbed(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_globals.get("__name__") not in UNDISTURBED:
         frame = frame.f_back
     return frame is not None
 

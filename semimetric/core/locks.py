@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import socket
@@ -17,7 +18,10 @@ NAME = ".semimetric-lock"
 
 
 class Lock:
-    """The lock of ``folder``, which is made if needed; a lock that a dead process left is taken over."""
+    """The lock of ``folder``, which is made if needed; a lock that a dead process left is taken over.
+
+    One that is still held when the process exits, as after an interruption at a bad moment, is given back then.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._path = folder, folder / NAME
@@ -32,6 +36,7 @@ class Lock:
                 self._handle = self._try()
         except OSError as error:
             raise RunError(f"{self._folder} cannot be written: {error}. Choose another --out.") from error
+        atexit.register(self._give_back_at_exit, os.getpid())
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         os.ftruncate(self._handle, 0)
         os.write(self._handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode())
@@ -56,6 +61,7 @@ class Lock:
         """Give the lock back; a folder that was made for it and holds nothing else is removed."""
         if self._handle is None:
             return
+        atexit.unregister(self._give_back_at_exit)
         with suppress(OSError):
             self._path.unlink()
         os.close(self._handle)
@@ -63,6 +69,10 @@ class Lock:
         if self._made:
             with suppress(OSError):
                 self._folder.rmdir()
+
+    def _give_back_at_exit(self, holder: int) -> None:
+        if os.getpid() == holder:  # and not a process that was forked from it
+            self.release()
 
 
 def _holder(content: bytes) -> str:

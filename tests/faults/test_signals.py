@@ -55,6 +55,48 @@ def test_an_interruption_is_one_sentence(tmp_path: Path, wine: Path, number: sig
     assert not list(tmp_path.rglob(NAME))
 
 
+INTERRUPTED_IN_A_LOCK = """
+import os, signal, sys, time
+from pathlib import Path
+from semimetric.cli import entry, main
+from semimetric.core import locks
+
+def disturbed(call):
+    def called(*words):
+        found = call(*words)
+        os.kill(os.getpid(), signal.SIGTERM)  # the worst moment: what was made has no name yet
+        time.sleep(0.05)
+        return found
+    return called
+
+def run():
+    {patch}
+    lock = locks.Lock(Path({folder!r}))
+    lock.acquire()
+    {more}
+    time.sleep(10)
+
+main.main = run
+entry.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("patch", "more"),
+    [
+        ("locks.try_lock = disturbed(locks.try_lock)", "pass"),
+        ("pass", "os.kill(os.getpid(), signal.SIGTERM)"),
+        ("os.close = disturbed(os.close)", "lock.release()"),
+    ],
+    ids=["while it is taken", "while nobody would give it back", "while it is given back"],
+)
+def test_no_lock_stays_after_an_interruption(tmp_path: Path, patch: str, more: str) -> None:
+    code = INTERRUPTED_IN_A_LOCK.format(patch=patch, more=more, folder=str(tmp_path / "run"))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_library_that_swallows_everything_while_it_is_imported_loses_no_interruption(tmp_path: Path) -> None:
     swallows = "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(0.3)\nexcept BaseException:\n    pass\n"
     (tmp_path / "swallows.py").write_text("import os, signal, time\n" + swallows)
