@@ -80,8 +80,8 @@ class NetworkSettings:
             )
         if self.mirror and self.backbone:
             raise InputError(
-                f"mirror is for an encoder that sees images, and here backbone {self.backbone!r} turns them into "
-                "features. Leave mirror out, or train the network itself."
+                f"mirror is for a network that is trained, and {self.backbone} is frozen here. Leave mirror out, or "
+                "train a network: with --fine-tune, which is slow without a GPU, or another --encoder."
             )
         if self.backbone and not takes_photographs(self.backbone):
             raise InputError(

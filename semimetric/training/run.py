@@ -74,6 +74,8 @@ class Run:
     @classmethod
     def open(cls, path: Path) -> Run:
         """Open an existing run."""
+        if not path.exists():
+            raise RunError(f"there is no folder {path}. Name the folder given as --out to 'fit'.")
         if not (path / "config.json").is_file():
             raise RunError(f"{path} is not a run: it has no config.json. Name the folder given as --out to 'fit'.")
         return cls(path)

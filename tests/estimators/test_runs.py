@@ -378,7 +378,7 @@ def test_a_config_of_the_future_is_refused(copied: Path, change: dict[str, Any],
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     assert "has no config.json" in semimetric("suggest", tmp_path).sentence()
-    assert "has no config.json" in semimetric("suggest", tmp_path / "nowhere").sentence()
+    assert "there is no folder" in semimetric("suggest", tmp_path / "nowhere").sentence()
 
 
 def test_a_run_of_a_benchmark_is_loaded_and_searched(tmp_path: Path) -> None:

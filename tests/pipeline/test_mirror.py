@@ -81,7 +81,7 @@ def test_it_is_refused_without_images() -> None:
         resolve_own("vectors", (4,), torch.from_numpy(LABELS), CPU, mirror=True)
     with pytest.raises(InputError, match=r"mirror is for images, got inputs of shape \(7,\)"):
         mirrored(nn.Linear(7, 2), True, (7,))
-    with pytest.raises(InputError, match=r"mirror is for an encoder that sees images.*'googlenet-rmac'"):
+    with pytest.raises(InputError, match=r"mirror is for a network that is trained, and googlenet-rmac is frozen"):
         resolve_benchmark("cub200", backbone="googlenet-rmac", weights="random", mirror=True)
 
 
