@@ -57,7 +57,15 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
     from semimetric.pipeline.benchmark import evaluate_run, fit_benchmark
     from semimetric.training import Run, Silent
 
-    class Quiet(Silent):
+    class Brief(Silent):
+        def begin(self, epochs: int, done: int) -> None:
+            self.every = -(-epochs // MOST_LINES) or 1
+
+        def epoch(self, record: dict[str, Any]) -> None:
+            if record["epoch"] % self.every == 0:
+                right = f", {100 * record['right_pseudo_labels']:.1f} % right" if "right_pseudo_labels" in record else ""
+                print(f"{job.label} seed {job.seed}: epoch {record['epoch']}{right}", file=sys.stderr, flush=True)
+
         def warn(self, message: str) -> None:
             print(f"{job.label}: {message}", file=sys.stderr, flush=True)
 
@@ -66,7 +74,7 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
     changed = CONTROLS[job.control](experiment, load_dataset(job.dataset, data_dir)) if job.control else {}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        outcome = fit_benchmark(experiment, out, data_dir, device, progress=Quiet(), **changed)
+        outcome = fit_benchmark(experiment, out, data_dir, device, progress=Brief(), **changed)
         history = Run.open(out).history()
         if job.cut:
             outcome["cut"] = evaluate_run(out, data_dir, device, job.cut)["scores"]
@@ -162,6 +170,8 @@ def two_unlabelled(plan: Any, dataset: Any) -> dict[str, Any]:
 
 
 RAREST = 1 / 20
+MOST_LINES = 20
+"""Of progress that a job prints."""
 CONTROLS = {"shuffled": shuffled, "unbalanced": unbalanced, "two unlabelled": two_unlabelled}
 
 

@@ -43,7 +43,7 @@ class Agreement:
         Each of the rest brings its neighbours along, so with q of them only one in q is drawn.
         """
         labelled = self.known.nonzero().flatten().cpu()
-        first = max(int(LABELLED_SHARE * size), 1 if size > 1 else 0)
+        first = drawn_labelled(size)
         batches, width = len(self) // size, self.neighbours.shape[1]
         queries = -(-(size - first) // width)
         drawn = labelled[torch.randint(len(labelled), (batches, first), generator=generator)]
@@ -72,6 +72,11 @@ class Agreement:
         weights = self.confidence[~self.known].double()
         weighted = float((right * weights).sum() / weights.sum().clamp_min(1e-12))
         return {"right_pseudo_labels": float(right.mean()), "right_by_confidence": weighted}
+
+
+def drawn_labelled(size: int) -> int:
+    """How many examples of a batch, its first ones, are drawn from the labelled."""
+    return max(int(LABELLED_SHARE * size), 1 if size > 1 else 0)
 
 
 def certainty(shares: Tensor) -> Tensor:

@@ -192,6 +192,10 @@ class Method(nn.Module, ABC, Generic[C]):
         """
         return inputs if self.make_views is None else self.make_views(inputs, self.draws)
 
+    def without_gradient(self, size: int) -> slice:
+        """Which views of a batch of ``size`` examples are encoded without a gradient, in the order of ``views``."""
+        return slice(0, 0)
+
     def on_epoch_end(self) -> dict[str, float]:
         """Called after the training of each epoch; returns more numbers for the log."""
         return {}

@@ -23,7 +23,7 @@ from semimetric.data.stored import Inputs
 from semimetric.encoders import unit_features
 from semimetric.graph import Posteriors, cosine_posteriors, names_and_confidence, nearest_neighbors, upper_quartiles
 from semimetric.losses import contextual_targets, contrastive_loss, relaxed_contrastive_loss
-from semimetric.methods.agreement import Agreement, certainty, geometric_mean
+from semimetric.methods.agreement import Agreement, certainty, drawn_labelled, geometric_mean
 from semimetric.methods.base import Examples, LearnsFromAverage, LearnsMetric, Needs, PredictsClasses
 from semimetric.methods.baseline import SHARPNESS, head_logits, take_over
 from semimetric.methods.consensus_defaults import BY_STEP, ON, SPACE
@@ -51,6 +51,9 @@ class ConsensusSettings:
     veto: bool = setting(
         True,
         "Down-weight an example when the graph is less confident about it than is typical for its predicted class.",
+    )
+    stop_gradient: bool = setting(
+        False, "Encode the weak views without a gradient, except those of the examples drawn for their labels; faster."
     )
     augmentation: ViewKind = setting("auto", VIEW_HELP)
     selective: bool = setting(
@@ -230,6 +233,10 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement], LearnsFromA
             named, weights = constraints.targets.repeat(views), constraints.weights.repeat(views)
             return within_class_whitening(features, named, weights, width, s.shrinkage)
         return metric if s.components == 0 else Metric.principal(features, s.components)
+
+    def without_gradient(self, size: int) -> slice:
+        """With ``stop_gradient`` the weak views of all but the labelled examples that a batch begins with."""
+        return slice(drawn_labelled(size), size) if self.settings.stop_gradient else slice(0, 0)
 
     def loss(self, metric: Metric, features: Tensor, constraints: Agreement) -> Tensor:
         """Labels on weak views, pseudo-labels on strong views, contrastive losses by class and by example on both."""

@@ -112,7 +112,7 @@ class TrainingStep:
                 loss = self._loss_of_views(metric, views, batch)
         else:
             with torch.set_grad_enabled(self.train_encoder):
-                features = self._features(views)
+                features = self._features(views, len(batch))
             metric = agreed_metric(self._metric_learner.update_metric(metric, features.detach(), batch))
             if not self.train_encoder:
                 return metric
@@ -127,14 +127,24 @@ class TrainingStep:
             self.average.follow()
         return metric
 
-    def _features(self, views: Tensor) -> Tensor:
-        features = whole_features(self.encoder, views, self.precision)
+    def _features(self, views: Tensor, size: int) -> Tensor:
+        features = self._encoded(views, self.method.without_gradient(size))
         if features.is_cpu:  # would synchronise a GPU; there the check of the next epoch suffices
             check_not_diverged(features)
         return features
 
+    def _encoded(self, views: Tensor, fixed: slice) -> Tensor:
+        """Features of all views; those of ``fixed`` get no gradient, and batch statistics of their own."""
+        first, last = fixed.start, fixed.stop
+        if first == last:
+            return whole_features(self.encoder, views, self.precision)
+        with torch.no_grad():
+            constant = whole_features(self.encoder, views[first:last], self.precision)
+        trained = whole_features(self.encoder, torch.cat([views[:first], views[last:]]), self.precision)
+        return torch.cat([trained[:first], constant, trained[first:]])
+
     def _features_and_loss(self, metric: Metric, views: Tensor, batch: Any) -> Tensor:
-        return self.method.loss(metric, self._features(views), batch)
+        return self.method.loss(metric, self._features(views, len(batch)), batch)
 
     @torch.no_grad()
     def _taught(self, views: Tensor, batch: Any) -> Any:

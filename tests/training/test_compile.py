@@ -24,7 +24,7 @@ def trained(compiled: bool, place: str) -> Trainer:
     images = torch.randn(160, 3, 16, 16, generator=generator) + torch.randn(4, 3, 1, 1, generator=generator)[classes]
     data = TrainingData(images, torch.where(torch.arange(160) < 16, classes, -1))
     settings = training_settings("consensus", epochs=2, batch_size=32, passes=1, hold_back=0.0, lr=1e-3, compile=True)
-    method = build_method("consensus", k=5, naming="step", augmentation="none")
+    method = build_method("consensus", k=5, naming="step", stop_gradient=True, augmentation="none")
     trainer = Trainer(build_encoder("small-cnn", (3, 16, 16), 0), method, data, settings, device=place)
     trainer.step.compiled = compiled
     trainer.step.__post_init__()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from semimetric.encoders import features_of
 from semimetric.methods import build_method
 from semimetric.training.step import MOST_BATCHES, MOST_VIEWS, VIEW_BYTES, TrainingStep
 
@@ -30,6 +31,25 @@ def test_views_of_several_batches_are_those_of_each() -> None:
     assert bool(drops[:, 6:].flatten(1).any(1).all())
     assert float(noise[:, :6].mean()) == pytest.approx(0.05 * float(inputs[:, 0].std()) * 0.8, rel=0.3)
     assert bool((noise > 0).all())
+
+
+def test_a_stopped_gradient_changes_no_feature_and_passes_weak_views_by() -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs, views = torch.randn(30, 4, generator=generator), torch.randn(32, 4, generator=generator)
+    step, weights = step_of(inputs, stop_gradient=True), torch.randn(32, 5, generator=generator)
+    found = step._features(views, 16)
+    plain = features_of(step.encoder, views)
+    assert torch.allclose(found, plain, atol=1e-6)
+    trained = torch.tensor([row < 2 or row >= 16 for row in range(32)])  # an eighth is drawn for its labels
+    of_step = torch.autograd.grad((found * weights).sum(), step.encoder.weight)
+    of_those = torch.autograd.grad((plain * weights)[trained].sum(), step.encoder.weight)
+    assert torch.allclose(*of_step, *of_those, atol=1e-6)
+
+
+def test_gradients_reach_all_views_otherwise() -> None:
+    views = torch.randn(32, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    step_of(views.detach())._features(views, 16)[:, 0].sum().backward()
+    assert bool((views.grad.abs().sum(1) > 0).all())
 
 
 def test_on_a_cpu_views_are_made_batch_by_batch() -> None:
