@@ -37,7 +37,6 @@ FORMER = {
     "projection": 0,
     "lr_schedule": "slow-cosine",
     "epochs": 16,
-    "stop_gradient": False,
     "labels_per_class": 100,
     "hold_back": 0.0,
     "compile": False,

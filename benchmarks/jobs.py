@@ -63,8 +63,9 @@ def run_job(job: Job, data_dir: Path | None, device: str, threads: int) -> dict[
 
         def epoch(self, record: dict[str, Any]) -> None:
             if record["epoch"] % self.every == 0:
-                right = f", {100 * record['right_pseudo_labels']:.1f} % right" if "right_pseudo_labels" in record else ""
-                print(f"{job.label} seed {job.seed}: epoch {record['epoch']}{right}", file=sys.stderr, flush=True)
+                right = record.get("right_pseudo_labels")
+                names = "" if right is None else f", {100 * right:.1f} % of the pseudo-labels right"
+                print(f"{job.label} seed {job.seed}: epoch {record['epoch']}{names}", file=sys.stderr, flush=True)
 
         def warn(self, message: str) -> None:
             print(f"{job.label}: {message}", file=sys.stderr, flush=True)

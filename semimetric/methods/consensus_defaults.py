@@ -38,7 +38,6 @@ BY_STEP: Values = {
     "naming": "step",
     "head_share": 0.7,
     "veto": False,
-    "stop_gradient": True,
     "augmentation": "randaugment",
     "contrast": 0.5,
     "instance": 0.0,
@@ -56,7 +55,7 @@ BY_STEP: Values = {
     "average": 0.999,
     "precision": "bfloat16",
     "compile": True,
-    "epochs": 80,
+    "epochs": 40,
 }
 """For a residual network that starts from random weights: it can memorise pseudo-labels that stay for an epoch."""
 
@@ -74,4 +73,4 @@ ON: dict[str, Values] = {
     "mnist": IMAGES | {"epochs": 30},
     "fashion-mnist": OBJECTS | {"epochs": 20, "passes": 4, "augmentation": "objects", "instance": 0.5},
     "cifar10": OBJECTS | {"epochs": 200, "precision": "bfloat16", "compile": True},
-} | on_photographs(HELD_OUT_CLASSES | FINE_TUNING | GOOGLENET | {"backbone": "", "mirror": True})
+} | on_photographs(HELD_OUT_CLASSES | FINE_TUNING | GOOGLENET | {"backbone": ""})
