@@ -50,15 +50,20 @@ def lines(found: dict[str, dict[str, dict[str, float]]]) -> list[list[str]]:
     return [["features", "all dimensions", f"{WIDTH} dimensions"], *([way, *mine] for way, mine in cells.items())]
 
 
-def main() -> None:
-    """Score both ways, print and write."""
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data-dir", type=Path, required=True)
     options.add_argument("--encoder", default="efficientnet-lite2")
     options.add_argument("--weights", type=Path, required=True)
     options.add_argument("--side", type=int, default=224)
     options.add_argument("--out", type=Path)
-    args = options.parse_args()
+    return options
+
+
+def main() -> None:
+    """Score both ways, print and write."""
+    args = parser().parse_args()
     torch.set_num_threads(2)
     images, classes = photographs(sorted((args.data_dir / "cub200" / "train").iterdir())[::2], args.side)
     network = build_encoder(args.encoder, tuple(images.shape[1:]), 0, weights=args.weights).eval()
