@@ -17,14 +17,14 @@ from semimetric.training.device import compiler_fault, compiles
 CUDA = torch.device("cuda")
 
 
-def trained(compiled: bool, place: str) -> Trainer:
+def trained(compiled: bool, place: str, stop_gradient: bool = False) -> Trainer:
     """A short training on images of four colours, whose steps are compiled or not."""
     generator = torch.Generator().manual_seed(0)
     classes = torch.arange(160) % 4
     images = torch.randn(160, 3, 16, 16, generator=generator) + torch.randn(4, 3, 1, 1, generator=generator)[classes]
     data = TrainingData(images, torch.where(torch.arange(160) < 16, classes, -1))
     settings = training_settings("consensus", epochs=2, batch_size=32, passes=1, hold_back=0.0, lr=1e-3, compile=True)
-    method = build_method("consensus", k=5, naming="step", stop_gradient=True, augmentation="none")
+    method = build_method("consensus", k=5, naming="step", stop_gradient=stop_gradient, augmentation="none")
     trainer = Trainer(build_encoder("small-cnn", (3, 16, 16), 0), method, data, settings, device=place)
     trainer.step.compiled = compiled
     trainer.step.__post_init__()
@@ -37,29 +37,35 @@ def weights_of(trainer: Trainer) -> Tensor:
     return torch.cat([part.detach().double().cpu().flatten() for part in parts])
 
 
-def same_with_and_without(place: str, tolerance: float) -> None:
+def same_with_and_without(place: str, tolerance: float, stop_gradient: bool) -> None:
     from torch._dynamo.utils import counters
 
-    plain = weights_of(trained(False, place))
+    plain = weights_of(trained(False, place, stop_gradient))
     counters.clear()
-    compiled = weights_of(trained(True, place))
+    compiled = weights_of(trained(True, place, stop_gradient))
     assert counters["stats"]["unique_graphs"] > 0
     assert float((plain - compiled).norm() / plain.norm()) < tolerance
 
 
+@pytest.mark.parametrize("stop_gradient", [False, True])
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_steps_train_the_same_network() -> None:
+def test_compiled_steps_train_the_same_network(stop_gradient: bool) -> None:
     fault = compiler_fault(torch.device("cpu"))
     if fault:
         pytest.skip(fault)
-    same_with_and_without("cpu", 1e-4)
+    same_with_and_without("cpu", 1e-4, stop_gradient)
+
+
+def test_a_stopped_gradient_reaches_the_training() -> None:
+    assert not torch.equal(*(weights_of(trained(False, "cpu", stop)) for stop in (False, True)))
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("stop_gradient", [False, True])
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_steps_train_the_same_network_on_a_gpu() -> None:
+def test_compiled_steps_train_the_same_network_on_a_gpu(stop_gradient: bool) -> None:
     assert compiles(True, CUDA, pytest.fail)
-    same_with_and_without("cuda", 1e-3)
+    same_with_and_without("cuda", 1e-3, stop_gradient)
 
 
 @pytest.mark.parametrize(("wanted", "works"), [(True, True), (True, False), (False, True)])
