@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from semimetric.core.errors import InputError
 from semimetric.encoders import RMAC, GoogLeNet, build_encoder, encode, load_googlenet, output_width, rebuild_encoder
-from semimetric.encoders.googlenet import Unit
+from semimetric.encoders.googlenet import ResponseNorm, Unit
 
 INCEPTIONS = {  # the paper's Table 1: channels in; 1x1; 3x3 reduce, 3x3; 5x5 reduce, 5x5; pool projection
     "3a": (192, 64, 96, 128, 16, 32, 32),
@@ -194,6 +194,34 @@ def test_response_normalisation_is_caffes() -> None:
         assert torch.allclose(getattr(GoogLeNet().layers, name)(maps), response_norm(maps), rtol=1e-5)
     single = torch.zeros(1, 1, 1, 1) + 100.0
     assert float(GoogLeNet().layers.norm1(single)) == pytest.approx(100 / 1.2**0.75)
+
+
+def test_gradient_of_response_normalisation_is_that_of_finite_differences() -> None:
+    generator = torch.Generator().manual_seed(0)
+    maps = 200 * torch.rand(2, 7, 2, 3, generator=generator, dtype=torch.float64)
+    assert torch.autograd.gradcheck(ResponseNorm(), (maps.requires_grad_(),))
+
+
+def test_response_normalisation_in_half_precision_is_rounded_alone() -> None:
+    """Values and gradients, inside of autocast and outside; on a GPU it runs so."""
+    generator = torch.Generator().manual_seed(0)
+    maps = (300 * torch.rand(2, 12, 3, 4, generator=generator)).bfloat16().requires_grad_()
+    weights = torch.rand(maps.shape, generator=generator)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = ResponseNorm()(maps)
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, ResponseNorm()(maps))
+    exact = maps.detach().double().requires_grad_()
+    expected = response_norm_with_gradient(exact)
+    torch.testing.assert_close(found.double(), expected, rtol=0.02, atol=0)
+    (of_found,) = torch.autograd.grad((found * weights).sum(), maps)
+    (of_exact,) = torch.autograd.grad((expected * weights).sum(), exact)
+    torch.testing.assert_close(of_found.double(), of_exact, rtol=0, atol=0.02 * float(of_exact.abs().max()))
+
+
+def response_norm_with_gradient(maps: Tensor) -> Tensor:
+    """Torch's own."""
+    return functional.local_response_norm(maps, 5, 1e-4, 0.75, 1.0)
 
 
 def test_weights_of_the_paper_without_classifier() -> None:
