@@ -102,15 +102,28 @@ class RMAC(nn.Module):
 
 
 class AverageMaximum(nn.Module):
-    """Images (N, 3, H, W) -> (N, K): the average of a network's maps over all positions plus their maximum."""
+    """Images (N, 3, H, W) -> (N, K): the average of a network's maps over all positions plus their maximum.
 
-    def __init__(self, network: nn.Module) -> None:
+    Parameters
+    ----------
+    network
+        As for ``RMAC``.
+    side
+        Length in pixels to which the longer side of the images is brought.
+    training_side
+        The same in training mode. Crops show things larger than whole photographs do, so a smaller side makes both
+        alike (Touvron, Vedaldi, Douze and Jégou, Fixing the train-test resolution discrepancy, NeurIPS 2019).
+    """
+
+    def __init__(self, network: nn.Module, side: int = 224, training_side: int = 160) -> None:
         super().__init__()
-        self.network = network
+        _check_whole(side, "side")
+        _check_whole(training_side, "training_side")
+        self.network, self.side, self.training_side = network, side, training_side
 
     def forward(self, images: Tensor) -> Tensor:
         """One row for each image."""
-        maps = _maps(self.network, images)
+        maps = _maps(self.network, resize_longer(images, self.training_side if self.training else self.side))
         rows: Tensor = maps.mean((2, 3)) + maps.amax((2, 3))
         return rows
 

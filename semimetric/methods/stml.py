@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,13 +33,29 @@ FINE_TUNING: Values = {"lr": 1e-4, "average": 0.999, "augmentation": "photograph
 DESCRIBED: Values = {
     "encoder": "linear",
     "preprocess": "none",
+    "side": 0,
     "precision": "float32",
+    "metric": "head",
     "augmentation": "auto",
+    "average_warmup": True,
     "epochs": 20,
 }
-"""On descriptors only a matrix is trained."""
+"""On descriptors, of photographs in the network's own size, only a matrix is trained."""
 
-GOOGLENET: Values = {"encoder": "googlenet-rmac", "preprocess": "imagenet", "precision": "bfloat16", "components": 128}
+GOOGLENET: Values = {
+    "encoder": "googlenet-avgmax",
+    "side": 320,
+    "preprocess": "imagenet",
+    "precision": "bfloat16",
+    "mirror": True,
+    "components": 128,
+    "metric": "principal",
+    "augmentation": "crops",
+    "average_warmup": False,
+    "epochs": 60,
+    "backbone": "",
+}
+"""Pooling, views and slow teacher of the original; the average of a shorter training would hardly leave its start."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +95,9 @@ class STMLSettings:
     k: int = setting(10, "Nearest views of a view in its batch, itself included; reciprocal ones are its context.")
     smoothing: int = setting(5, "Nearest views, itself included, over which the similarity of contexts is averaged.")
     components: int = setting(0, "Dimensions of the embedding, at most the encoder's d; 0 keeps all d.")
+    metric: Literal["head", "principal"] = setting(
+        "head", "Metric: the narrow head, as in the original, or the principal components of the trained features."
+    )
     augmentation: ViewKind = setting("auto", VIEW_HELP)
 
     def __post_init__(self) -> None:
@@ -86,11 +105,12 @@ class STMLSettings:
             check_at_least(getattr(self, name), 1, name)
         check_positive(self.bandwidth, "bandwidth")
         check_not_negative(self.components, "components")
+        check_choice(self.metric, ("head", "principal"), "metric")
         check_choice(self.augmentation, VIEW_KINDS, "augmentation")
 
 
 class STML(LearnsFromAverage[Neighbourhoods]):
-    """Two linear heads on the features: ``f`` (d, l), which is the metric, and ``g`` (d, d), which teaches."""
+    """Two linear heads on the features: ``f`` (d, l), which may be the metric, and ``g`` (d, d), which teaches."""
 
     name = "stml"
     summary = "soft targets for pairs from the averaged network and shared neighbours; labels are optional"
@@ -109,29 +129,49 @@ class STML(LearnsFromAverage[Neighbourhoods]):
         "mnist": FROM_SCRATCH | {"components": 64},
         "fashion-mnist": FROM_SCRATCH | {"components": 64, "augmentation": "objects"},
         "cifar10": FROM_SCRATCH | {"components": 32, "epochs": 60},
-    } | on_photographs(HELD_OUT_CLASSES | FINE_TUNING | GOOGLENET | {"epochs": 90, "backbone": ""})
+    } | on_photographs(HELD_OUT_CLASSES | FINE_TUNING | GOOGLENET)
     Settings = STMLSettings
     settings: STMLSettings
     f: nn.Linear
     g: nn.Linear
+    principal: Tensor
+    placed: Tensor
 
     def on_fit_begin(self, inputs: Inputs, labels: Tensor, width: int, generator: torch.Generator) -> None:
         """Build the heads, with orthonormal weights, and two views."""
         self.f = _orthonormal_head(width, self.settings.components or width, generator)
         self.g = _orthonormal_head(width, width, generator)
+        if not self._by_head:
+            kept = self.settings.components or width
+            self.register_buffer("principal", torch.zeros(width, kept, dtype=torch.float64))
+            self.register_buffer("placed", torch.zeros((), dtype=torch.bool))
         self.make_views = preset_views(inputs, self.settings.augmentation, ("strong", "strong"))
 
     def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
-        """A random projection; ``f`` replaces it before the first score."""
-        return random_projection(width, self.settings.components, generator)
+        """Principal components; else a random projection, which ``f`` replaces before the first score."""
+        if self._by_head or examples is None:
+            return random_projection(width, self.settings.components, generator)
+        return self._principal(examples()[0])
+
+    @property
+    def _by_head(self) -> bool:
+        return self.settings.metric == "head"
+
+    def _principal(self, features: Tensor) -> Metric:
+        return Metric.principal(features, self.settings.components or features.shape[1])
 
     def trained_metric(self, metric: Metric) -> Metric:
-        """``f``, as it is at this moment: averaged, when the encoder is."""
-        return Metric(self.f.weight.detach().T)
+        """``f``, averaged when the encoder is, or the principal components of the last epoch's features."""
+        if self._by_head:
+            return Metric(self.f.weight.detach().T)
+        return Metric(self.principal.clone()) if bool(self.placed) else metric
 
     @torch.no_grad()
     def constraints(self, features: Tensor, labels: Tensor) -> Neighbourhoods:
-        """The nearest neighbours of each example by ``g``."""
+        """The nearest neighbours of each example by ``g``; principal components are renewed if they are the metric."""
+        if not self._by_head:
+            self.principal.copy_(self._principal(features).factor)
+            self.placed.fill_(True)
         outputs = self._outputs(features)
         nodes = torch.arange(len(outputs), device=outputs.device)
         others = min(self.settings.neighbours, len(outputs)) - 1

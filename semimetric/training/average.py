@@ -24,8 +24,14 @@ class RunningAverage:
     averages and ``others`` the trained weights. ``swap`` exchanges them in place, as a CUDA graph requires.
     """
 
-    def __init__(self, modules: list[nn.Module], keep: float, parameters_only: Sequence[nn.Module] = ()) -> None:
-        self._keep = keep
+    def __init__(
+        self,
+        modules: list[nn.Module],
+        keep: float,
+        parameters_only: Sequence[nn.Module] = (),
+        warm_up: bool = True,
+    ) -> None:
+        self._keep, self._warm_up = keep, warm_up
         state = [tensor for module in modules for tensor in module.state_dict(keep_vars=True).values()]
         state += [parameter for module in parameters_only for parameter in module.parameters()]
         places = {_place(tensor): tensor.detach() for tensor in state if tensor.is_floating_point()}
@@ -55,10 +61,14 @@ class RunningAverage:
         self.steps += 1
         if not self._held:
             return
-        share = (1.0 - (1.0 + self.steps) / (WARM_UP + self.steps)).clamp(min=1.0 - self._keep)
         gaps = torch._foreach_sub(self._held, self.others)
-        torch._foreach_mul_(gaps, share.to(torch.float32))
+        torch._foreach_mul_(gaps, self._share().to(torch.float32))
         torch._foreach_add_(self.others, gaps)
+
+    def _share(self) -> Tensor:
+        """The share of the trained weights in the next average, 0-d; larger in the first steps of a warm-up."""
+        least = torch.full_like(self.steps, 1.0 - self._keep)
+        return torch.maximum(1.0 - (1.0 + self.steps) / (WARM_UP + self.steps), least) if self._warm_up else least
 
     def averages(self, module: nn.Module) -> dict[str, Tensor]:
         """State of ``module`` by name with the averages, for ``functional_call`` while it holds the trained weights.
@@ -90,7 +100,7 @@ def average_of(settings: TrainingSettings, encoder: nn.Module, method: nn.Module
     """The average that the settings ask for: of the encoder's state and the method's parameters."""
     if settings.average == 0 or settings.lr == 0:
         return None
-    return RunningAverage([encoder], settings.average, [method])
+    return RunningAverage([encoder], settings.average, [method], settings.average_warmup)
 
 
 def _place(tensor: Tensor) -> int:

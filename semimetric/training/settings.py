@@ -44,6 +44,11 @@ class TrainingSettings:
         "Decay of the exponential moving average of the weights, below 1. The averaged encoder builds the graph, is "
         "scored and is saved. 0 turns averaging off.",
     )
+    average_warmup: bool = setting(
+        True,
+        "Let the average leave its start quickly: after t steps its decay is at most (1 + t) / (10 + t). Without, a "
+        "teacher stays near a pretrained network for about 1 / (1 - average) steps.",
+    )
     freeze_norm: bool = setting(
         False,
         "Keep the running statistics of batch normalisation and normalise by them, as for a pretrained network that is "

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
 from semimetric.encoders import RMAC, GoogLeNet, build_encoder, encode, rmac
-from semimetric.encoders.regions import regions_of, resize_longer
+from semimetric.encoders.regions import AverageMaximum, regions_of, resize_longer
 
 
 def random_maps(seed: int, *shape: int) -> Tensor:
@@ -173,6 +173,24 @@ def test_training_sees_fewer_sizes() -> None:
     rows = RMAC(network, sides=(32, 20), training_sides=(24,)).train()(images)
     assert network.seen == [(5, 3, 12, 24)]
     assert torch.allclose(rows, rmac(images), atol=1e-6)
+
+
+def test_average_plus_maximum_sees_whole_images_larger_than_crops() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    class Maps(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            seen.append(tuple(images.shape[2:]))
+            return images
+
+    images = torch.rand(2, 3, 20, 40, generator=torch.Generator().manual_seed(0))
+    encoder = AverageMaximum(Maps(), side=40, training_side=20)
+    rows = encoder.eval()(images)
+    torch.testing.assert_close(rows, images.mean((2, 3)) + images.amax((2, 3)))
+    encoder.train()(images)
+    assert seen == [(20, 40), (10, 20)]
+    with pytest.raises(InputError, match="training_side must be a whole number of at least 1, got 0"):
+        AverageMaximum(Maps(), training_side=0)
 
 
 def test_it_trains_the_network_below() -> None:

@@ -17,6 +17,7 @@ from semimetric.encoders import encode
 from semimetric.losses import contextual_targets, neighbourhood_divergence, relaxed_contrastive_loss
 from semimetric.methods import build_method
 from semimetric.methods.stml import STML, Neighbourhoods
+from semimetric.metric import Metric
 from semimetric.training import Run, Silent, Trainer, TrainingData, TrainingSettings
 
 WIDTH = 8
@@ -40,7 +41,7 @@ def network(width: int = 12) -> nn.Sequential:
 def make_trainer(make_clusters, run: Run | None = None, labels: Tensor | None = None, **changes) -> Trainer:
     points, _ = make_clusters(0, 60, 12, 3)
     data = TrainingData(points, torch.full((60,), -1) if labels is None else labels)
-    own = {name: changes.pop(name) for name in ("components", "augmentation") if name in changes}
+    own = {name: changes.pop(name) for name in ("components", "augmentation", "metric") if name in changes}
     method = build_method("stml", **{"k": 4, "components": 3} | own)
     return Trainer(network(), method, data, TrainingSettings(**SETTINGS | changes), run=run)
 
@@ -126,6 +127,24 @@ def test_the_saved_model_embeds_with_the_head_that_belongs_to_the_saved_encoder(
     assert torch.equal(saved["encoder.0.weight"], result.encoder[0].weight)
     trainer.average.swap()
     assert not torch.equal(trainer.method.f.weight.T.double(), result.metric.factor)  # the metric is averaged
+
+
+def test_principal_components_of_the_features_may_be_the_metric(make_clusters) -> None:
+    """Those of the features at the start of an epoch."""
+    trainer = make_trainer(make_clusters, metric="principal")
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    class Watching(Silent):
+        def epoch(self, record: dict) -> None:
+            features = encode(trainer.encoder, trainer.data.inputs)
+            seen.append((trainer.metric.factor.clone(), Metric.principal(features, 3).factor))
+
+    trainer.progress = Watching()
+    trainer.fit()
+    (start, of_start), (first, of_first), (second, _) = seen
+    torch.testing.assert_close(start, of_start)
+    torch.testing.assert_close(first, of_start)
+    torch.testing.assert_close(second.abs(), of_first.abs(), rtol=1e-3, atol=1e-4)
 
 
 def test_heads_start_orthonormal() -> None:

@@ -77,6 +77,33 @@ def test_the_first_step_counts_for_nine_elevenths() -> None:
     assert float(module.weight.detach()) == pytest.approx(9 / 11)
 
 
+def test_without_a_warm_up_it_leaves_its_start_slowly() -> None:
+    module, naive = network(), network()
+    average = RunningAverage([module], 0.95, warm_up=False)
+    expected = copied(naive)
+    for t in range(1, 6):
+        take_step(naive, t)
+        expected = {
+            name: 0.95 * tensor + 0.05 * naive.state_dict()[name] if tensor.is_floating_point() else tensor
+            for name, tensor in expected.items()
+        }
+    follow_steps(average, module, range(1, 6))
+    for name, tensor in module.state_dict().items():
+        if tensor.is_floating_point():
+            torch.testing.assert_close(tensor, expected[name])
+
+
+def test_settings_say_whether_it_warms_up(make_trainer) -> None:
+    moved = {}
+    for warm_up in (True, False):
+        trainer = make_trainer(**(AVERAGED | {"average_warmup": warm_up, "epochs": 1, "average": 0.999}))
+        start = [tensor.clone() for tensor in trainer.encoder.parameters()]
+        trainer.fit()
+        gaps = zip(trainer.encoder.parameters(), start, strict=True)
+        moved[warm_up] = sum(float((tensor - before).abs().sum().detach()) for tensor, before in gaps)
+    assert 0 < 2 * moved[False] < moved[True]
+
+
 def test_swapping_twice_changes_nothing_and_tensors_stay_in_place() -> None:
     module = network()
     average = RunningAverage([module], 0.9)
