@@ -44,13 +44,17 @@ class Row:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+SMALL = {"side": 0, "mirror": False}
+"""The network's own size and no mirror images, as in the rows that were measured before both became the preset."""
+
 ROWS = {
     "affinity-triplets": Row("affinity-triplets"),
     "affinity-triplets from principal components": Row("affinity-triplets", {"start": "principal"}),
     "affinity-triplets from random L": Row("affinity-triplets", {"start": "random"}),
     "affinity-triplets by examples": Row("affinity-triplets", {"withheld": "examples"}),
-    "consensus": Row("consensus"),
-    "consensus by examples": Row("consensus", {"withheld": "examples"}),
+    "consensus as shipped": Row("consensus"),
+    "consensus": Row("consensus", SMALL),
+    "consensus by examples": Row("consensus", SMALL | {"withheld": "examples"}),
     "consensus on descriptors": Row("consensus", {"backbone": "googlenet-rmac"}),
     "consensus on descriptors by examples": Row("consensus", {"backbone": "googlenet-rmac", "withheld": "examples"}),
     **{name: Row(name, {"components": WIDTH}) for name in CLASSICAL},
@@ -69,10 +73,7 @@ LARGE_STEPS = {
 }
 """The network itself, on the labelled examples alone: it matters which of its epochs is chosen."""
 
-STML = {"encoder": "googlenet-avgmax", "side": 224, "augmentation": "crops", "epochs": 30}
-"""Pooling and views of the original."""
-
-AVGMAX = {"encoder": "googlenet-avgmax", "side": 224}
+AVGMAX = {"encoder": "googlenet-avgmax", "side": 224, "mirror": False}
 CONTEXT = {"neighbours": 5, "context": 1.0}
 
 CHOSEN = {
@@ -84,14 +85,14 @@ CHOSEN = {
 """More rows that differ in what chooses their epoch."""
 
 CHANGED = {
-    "consensus with strong views": Row("consensus", {"augmentation": "objects"}),
-    "consensus by plain confidence": Row("consensus", {"relative": False}),
-    "consensus with principal components": Row("consensus", {"metric": "principal"}),
-    "consensus with average pooling": Row("consensus", {"encoder": "googlenet", "side": 224}),
-    "consensus at a third of the rate": Row("consensus", {"lr": 1e-5}),
-    "consensus at three times the rate": Row("consensus", {"lr": 1e-4}),
-    "consensus with neighbours": Row("consensus", {"neighbours": 5}),
-    "consensus with context": Row("consensus", CONTEXT),
+    "consensus with strong views": Row("consensus", SMALL | {"augmentation": "objects"}),
+    "consensus by plain confidence": Row("consensus", SMALL | {"relative": False}),
+    "consensus with principal components": Row("consensus", SMALL | {"metric": "principal"}),
+    "consensus with average pooling": Row("consensus", {"encoder": "googlenet", "side": 224, "mirror": False}),
+    "consensus at a third of the rate": Row("consensus", SMALL | {"lr": 1e-5}),
+    "consensus at three times the rate": Row("consensus", SMALL | {"lr": 1e-4}),
+    "consensus with neighbours": Row("consensus", SMALL | {"neighbours": 5}),
+    "consensus with context": Row("consensus", SMALL | CONTEXT),
     "consensus with average plus maximum": Row("consensus", AVGMAX),
     "consensus with average plus maximum and context": Row("consensus", AVGMAX | CONTEXT),
     "consensus with average plus maximum and context in crops": Row(
@@ -100,9 +101,12 @@ CHANGED = {
     "consensus on descriptors of EfficientNet-Lite2": Row(
         "consensus", {"backbone": "efficientnet-lite2", "side": LITE_SIDE}
     ),
-    "consensus with EfficientNet-Lite2": Row("consensus", {"encoder": "efficientnet-lite2", "side": LITE_SIDE}),
-    "stml without labels": Row("stml", STML | {"labels_per_class": 0}),
-    "stml with labels": Row("stml", STML),
+    "consensus with EfficientNet-Lite2": Row(
+        "consensus", {"encoder": "efficientnet-lite2", "side": LITE_SIDE, "mirror": False}
+    ),
+    "stml without labels": Row("stml", {"labels_per_class": 0}),
+    "stml without labels by its head": Row("stml", {"labels_per_class": 0, "metric": "head"}),
+    "stml with labels": Row("stml"),
 }
 """What each part of it brings, by ``--validate``."""
 

@@ -32,7 +32,15 @@ SMALL_STEPS: Values = {
 FINE_TUNING: Values = GOOD_FEATURES | SMALL_STEPS | {"augmentation": "photographs", "instance": 0.1}
 """For a pretrained network that is trained: small steps and weak views."""
 
-GOOGLENET: Values = {"encoder": "googlenet-rmac", "preprocess": "imagenet", "precision": "bfloat16", "components": 128}
+GOOGLENET: Values = {
+    "encoder": "googlenet-rmac",
+    "side": 320,
+    "preprocess": "imagenet",
+    "precision": "bfloat16",
+    "mirror": True,
+    "components": 128,
+    "backbone": "",
+}
 
 BY_STEP: Values = {
     "naming": "step",
@@ -60,8 +68,8 @@ BY_STEP: Values = {
 """For a residual network that starts from random weights: it can memorise pseudo-labels that stay for an epoch."""
 
 LINEAR: Values = {"encoder": "linear", "preprocess": "none", "precision": "float32"}
-DESCRIBED: Values = LINEAR | {"augmentation": "auto", "lr": 1e-4, "epochs": 10}
-"""On descriptors only a matrix is trained, which allows a larger learning rate."""
+DESCRIBED: Values = LINEAR | {"side": 0, "augmentation": "auto", "lr": 1e-4, "epochs": 10}
+"""On descriptors, of photographs in the network's own size, only a matrix is trained: with a larger learning rate."""
 
 ON: dict[str, Values] = {
     "vectors": {"k": 5, "gamma": 0.95, "head_share": 0.3, "instance": 0.2, "selective": False},
@@ -73,4 +81,4 @@ ON: dict[str, Values] = {
     "mnist": IMAGES | {"epochs": 30},
     "fashion-mnist": OBJECTS | {"epochs": 20, "passes": 4, "augmentation": "objects", "instance": 0.5},
     "cifar10": OBJECTS | {"epochs": 200, "precision": "bfloat16", "compile": True},
-} | on_photographs(HELD_OUT_CLASSES | FINE_TUNING | GOOGLENET | {"backbone": ""})
+} | on_photographs(HELD_OUT_CLASSES | FINE_TUNING | GOOGLENET)
