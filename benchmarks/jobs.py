@@ -94,11 +94,12 @@ def head_accuracy(run: Any, plan: Any, data_dir: Path | None, device: str) -> di
     from semimetric.training import choose_device
 
     settings = plan.method_settings
-    if plan.method != "consensus" or settings.metric != "principal" or settings.components or plan.network.side:
+    if plan.method != "consensus" or settings.metric == "within" or settings.components or plan.network.side:
         return {}
     tensors, _ = run.read_tensors("model.safetensors")
     dataset, where = load_dataset(plan.dataset, data_dir), choose_device(device)
-    features = embed_test(run, plan, dataset, where).cpu()
+    embedded = embed_test(run, plan, dataset, where).cpu()
+    features = torch.linalg.solve(tensors["metric.factor"].to(embedded.dtype), embedded, left=False)
     head = {name: tensors[f"method.head.{name}"].to(features.dtype) for name in ("weight", "bias")}
     named = tensors["method.classes"][(SHARPNESS * features @ head["weight"].T + head["bias"]).argmax(1)]
     return {"head_accuracy": float((named == dataset.test.labels).double().mean())}

@@ -226,6 +226,11 @@ class LearnsMetric(Method[C]):
     capturable_metric: ClassVar[bool] = False
     """Like ``capturable_loss``, for ``update_metric``."""
 
+    @property
+    def metric_after_steps(self) -> bool:
+        """Whether no loss uses the metric: it is then updated after the steps of an epoch, on the trained features."""
+        return False
+
     @abstractmethod
     def update_metric(self, metric: Metric, features: Tensor, constraints: C) -> Metric:
         """The new metric with the encoder fixed, from the features of ``constraints.nodes``. No gradients."""

@@ -81,8 +81,10 @@ class ConsensusSettings:
         "0 lets them act on the embedding itself.",
     )
     components: int = setting(0, "Dimensions of the embedding, at most the encoder's d; 0 keeps all d.")
-    metric: Literal["principal", "within"] = setting(
-        "principal", "Metric: principal components, or components whitened by the within-class covariance."
+    metric: Literal["principal", "within", "whitened"] = setting(
+        "principal",
+        "Metric: principal components; whitened by the within-class covariance, in training too (within); or whitened "
+        "after training on the features as they are (whitened).",
     )
     shrinkage: float = setting(3.0, "Shrinkage of the within-class covariance towards isotropic, above 0.")
 
@@ -98,7 +100,7 @@ class ConsensusSettings:
             check_positive(getattr(self, name), name)
         check_choice(self.naming, ("step", "epoch"), "naming")
         check_choice(self.augmentation, VIEW_KINDS, "augmentation")
-        check_choice(self.metric, ("principal", "within"), "metric")
+        check_choice(self.metric, ("principal", "within", "whitened"), "metric")
 
 
 class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement], LearnsFromAverage[Agreement]):
@@ -227,12 +229,17 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement], LearnsFromA
     def update_metric(self, metric: Metric, features: Tensor, constraints: Agreement) -> Metric:
         """Principal components of the features, within-class whitening, or Euclidean distance."""
         s = self.settings
-        if s.metric == "within":
+        if s.metric in ("within", "whitened"):
             width = s.components or features.shape[1]
             views = len(features) // len(constraints)  # two for a batch, one for the working set
             named, weights = constraints.targets.repeat(views), constraints.weights.repeat(views)
             return within_class_whitening(features, named, weights, width, s.shrinkage)
         return metric if s.components == 0 else Metric.principal(features, s.components)
+
+    @property
+    def metric_after_steps(self) -> bool:
+        """With ``whitened``, which is for the result alone."""
+        return self.settings.metric == "whitened"
 
     def without_gradient(self, size: int) -> slice:
         """With ``stop_gradient`` the weak views of all but the labelled examples that a batch begins with."""
@@ -252,7 +259,7 @@ class Consensus(LearnsMetric[Agreement], PredictsClasses[Agreement], LearnsFromA
         supervised = (cross_entropy(weak, targets, reduction="none") * known).sum() / known.sum().clamp_min(1.0)
         consistency = (cross_entropy(strong, targets, reduction="none") * weights).sum() / n
         s = self.settings
-        embedded = points if s.metric == "within" else metric.transform(features)
+        embedded = metric.transform(features) if s.metric == "principal" else points
         compared = self.projection(SHARPNESS * points.to(self.head.weight.dtype)) if s.projection else embedded
         loss = supervised + s.consistency * consistency
         if s.contrast:

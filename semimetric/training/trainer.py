@@ -1,7 +1,7 @@
 """Algorithm 1 for any method: partitions, metric step, encoder step, selection of the best model.
 
 for every epoch:  embed the partition and get constraints from the method
-    metric_every = epoch:  encoder fixed, update the metric on the whole partition
+    metric_every = epoch:  encoder fixed, update the metric on the whole partition (if no loss uses it: at the end)
     for every mini-batch:  embed it
         metric_every = batch:  encoder fixed, update the metric on the batch
         metric fixed, one optimiser step on the encoder
@@ -25,14 +25,15 @@ from semimetric.core.errors import InputError
 from semimetric.data.stored import Inputs, some_of
 from semimetric.encoders import output_width
 from semimetric.encoders.features import arranged, as_loaded, training_mode
-from semimetric.evaluation import Spread, measure_spread
+from semimetric.evaluation import Spread
 from semimetric.graph import Posteriors
-from semimetric.methods import LearnsMetric, Method, PredictsClasses
+from semimetric.methods import Method, PredictsClasses
 from semimetric.training.average import average_of
 from semimetric.training.checkpoint import load_trained, restore_checkpoint, trained_tensors, write_checkpoint
 from semimetric.training.data import TrainingData, check_trainable, data_for
 from semimetric.training.device import compiles
 from semimetric.training.held_back import hold_back, why_none_is_held_back
+from semimetric.training.metric_step import metric_after_steps, metric_before_steps, spread_of
 from semimetric.training.optimizer import build_optimizer, learning_rate, set_learning_rate
 from semimetric.training.progress import Progress, Silent
 from semimetric.training.result import Best, TrainingResult
@@ -41,7 +42,7 @@ from semimetric.training.schedule import PartitionSchedule
 from semimetric.training.selection import Score, check_selectable, labels_score, validation_score
 from semimetric.training.settings import TrainingSettings
 from semimetric.training.step import TrainingStep, batched, check_not_diverged
-from semimetric.training.together import agree, agreed_constraints, agreed_metric, agreed_scores, finish_alone
+from semimetric.training.together import agree, agreed_constraints, agreed_scores, finish_alone
 from semimetric.training.watch import SINGLE_POINT, Watch
 from semimetric.training.whole_batch import encode_together
 
@@ -191,11 +192,11 @@ class Trainer:
         record |= self._judge(epoch, rows, features, constraints)
         if self.data.classes is not None:
             record |= constraints.quality(self.data.classes[rows])
-        if self.settings.metric_every == "epoch" and isinstance(self.method, LearnsMetric):
-            self.metric = agreed_metric(self.method.update_metric(self.metric, features, constraints))
+        self.metric = metric_before_steps(self, features, constraints)
         if self.settings.lr > 0 or self.settings.metric_every == "batch":
             self._train_batches(epoch, rows, constraints)
             record |= self.step.take_loss()
+        self.metric = metric_after_steps(self, rows, constraints)
         record |= self.method.on_epoch_end()
         self.epoch = epoch
         self._finish_epoch(record, began)
@@ -284,10 +285,9 @@ class Trainer:
         self.progress.epoch(record)
 
     def _spread(self) -> Spread:
-        """Spread of the embedding of some examples, at the scale of an orthonormal metric."""
+        """Spread of some examples."""
         self._known = self._features(some_of(self.data.inputs, self._probed))
-        scale = self.metric.factor.square().sum() / self.metric.factor.shape[1]
-        return measure_spread(self.metric.transform(self._known) / scale.sqrt())
+        return spread_of(self.method, self.metric, self._known)
 
     def _features_now(self, rows: Tensor) -> Tensor:
         """Features of a working set; if the spread was measured on all examples, those that it was measured on."""

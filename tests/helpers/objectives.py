@@ -27,7 +27,7 @@ def objective(method: LearnsMetric, metric: Metric, features: Tensor, constraint
 @objective.register
 def _(method: Consensus, metric: Metric, features: Tensor, constraints: Any) -> float:
     """The variance that the metric leaves out, or the share of it that is within classes."""
-    if method.settings.metric == "within":
+    if method.settings.metric != "principal":
         return within_class_share(metric.transform(features), constraints.targets, constraints.weights)
     centred = features.double() - features.double().mean(0)
     return float(centred.square().sum() - metric.transform(centred).square().sum()) / len(features)
