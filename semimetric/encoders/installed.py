@@ -16,10 +16,10 @@ from safetensors import SafetensorError, safe_open
 
 from semimetric.encoders.packages import packaged_path, packaged_weights
 from semimetric.encoders.registry import pretrained_specs
+from semimetric.encoders.spec import PHOTO_SIDE
 
 PREFERRED = ("dinov3", "dinov2", "convnext", "efficientnet", "regnet", "resnet50", "resnet", "googlenet")
 """Families known for good descriptors, the best first; a network of no such family must be named."""
-SIDE = 224  # default side, in pixels, of photographs for a pretrained network
 
 _ANY_SIZE = ("dinov3_vit", "dinov3_convnext", "dinov2", "dinov2_with_registers", "convnext", "resnet", "regnet")
 """Models of transformers, as their config calls them, that describe images of any size."""
@@ -110,7 +110,7 @@ def _read_snapshot(folder: Path) -> tuple[dict[str, Any], Path] | None:
 
 
 def _timm_takes_side(config: dict[str, Any]) -> bool:
-    """Whether it is a model of timm that takes images of ``SIDE``; some take one size only."""
+    """Whether it is a model of timm that takes images of ``PHOTO_SIDE``; some take one size only."""
     known = config.get("pretrained_cfg") or {}
-    fits = not known.get("fixed_input_size") or known.get("input_size") == [3, SIDE, SIDE]
+    fits = not known.get("fixed_input_size") or known.get("input_size") == [3, PHOTO_SIDE, PHOTO_SIDE]
     return fits and "architecture" in config

@@ -1,4 +1,4 @@
-"""Pooling of maps: over regions, R-MAC (Tolias, Sicre, Jégou, ICLR 2016), or average plus maximum over all of them."""
+"""Pooling of maps: over regions, R-MAC (Tolias, Sicre, Jégou, ICLR 2016), or over all positions at once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from semimetric.core.errors import InputError
 from semimetric.encoders.features import unit_features
 
+LEAST = 1e-6  # entry of a map, so that a mean of powers has a gradient
 OVERLAP = 0.4  # share of a region, about, that the next one along the longer side covers too
 ON_GPU = 4  # times as many images at a time as on a CPU
 MOST_EXTRA = 6  # regions that the longer side may have above the shorter
@@ -109,22 +110,55 @@ class AverageMaximum(nn.Module):
     network
         As for ``RMAC``.
     side
-        Length in pixels to which the longer side of the images is brought.
+        Length in pixels to which the longer side of the images is brought; by default images stay as they are.
     training_side
         The same in training mode. Crops show things larger than whole photographs do, so a smaller side makes both
         alike (Touvron, Vedaldi, Douze and Jégou, Fixing the train-test resolution discrepancy, NeurIPS 2019).
     """
 
-    def __init__(self, network: nn.Module, side: int = 224, training_side: int = 160) -> None:
+    def __init__(self, network: nn.Module, side: int | None = None, training_side: int | None = None) -> None:
         super().__init__()
-        _check_whole(side, "side")
-        _check_whole(training_side, "training_side")
+        for name, length in (("side", side), ("training_side", training_side)):
+            if length is not None:
+                _check_whole(length, name)
         self.network, self.side, self.training_side = network, side, training_side
 
     def forward(self, images: Tensor) -> Tensor:
         """One row for each image."""
-        maps = _maps(self.network, resize_longer(images, self.training_side if self.training else self.side))
+        side = self.training_side if self.training else self.side
+        maps = _maps(self.network, images if side is None else resize_longer(images, side))
         rows: Tensor = maps.mean((2, 3)) + maps.amax((2, 3))
+        return rows
+
+
+class GeneralizedMean(nn.Module):
+    """Images (N, 3, H, W) -> (N, K): (mean over positions of x^power)^(1 / power), of a network's maps x.
+
+    Between the average (power 1) and the maximum. Negative entries count as 0.
+
+    Parameters
+    ----------
+    network
+        As for ``RMAC``.
+    power
+        At least 1.
+
+    References
+    ----------
+    Radenović, Tolias and Chum: Fine-tuning CNN image retrieval with no human annotation. TPAMI 2019.
+    """
+
+    def __init__(self, network: nn.Module, power: float = 3.0) -> None:
+        super().__init__()
+        if not power >= 1:
+            raise InputError(f"power must be at least 1, got {power}. 1 is the average, 3 is usual.")
+        self.network, self.power = network, power
+
+    def forward(self, images: Tensor) -> Tensor:
+        """One row for each image."""
+        maps = _maps(self.network, images)
+        positive = maps.to(torch.promote_types(maps.dtype, torch.float32)).clamp(min=LEAST)
+        rows: Tensor = positive.pow(self.power).mean((2, 3)).pow(1 / self.power)
         return rows
 
 

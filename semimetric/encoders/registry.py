@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError
 from semimetric.core.registry import Registry
-from semimetric.encoders.spec import EncoderSpec, Shape
+from semimetric.encoders.spec import PHOTO_SIDE, EncoderSpec, Shape
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,9 +29,11 @@ _PRETRAINED = {
     "googlenet": "semimetric.encoders.googlenet:GOOGLENET",
     "googlenet-rmac": "semimetric.encoders.googlenet:GOOGLENET_RMAC",
     "googlenet-avgmax": "semimetric.encoders.googlenet:GOOGLENET_AVGMAX",
+    "googlenet-avgmax-224": "semimetric.encoders.googlenet:GOOGLENET_AVGMAX_224",
     "efficientnet-lite0": "semimetric.encoders.efficientnet_lite:EFFICIENTNET_LITE0",
     "efficientnet-lite1": "semimetric.encoders.efficientnet_lite:EFFICIENTNET_LITE1",
     "efficientnet-lite2": "semimetric.encoders.efficientnet_lite:EFFICIENTNET_LITE2",
+    "efficientnet-lite2-gem": "semimetric.encoders.efficientnet_lite:EFFICIENTNET_LITE2_GEM",
 }
 
 ENCODERS: Registry[EncoderSpec] = Registry("encoder", "semimetric.encoders", _FROM_SCRATCH | _PRETRAINED)
@@ -71,6 +73,11 @@ def takes_photographs(name: str) -> bool:
     if name in _PRETRAINED or _library(name):
         return True
     return name not in _FROM_SCRATCH and name in ENCODERS and ENCODERS[name].load is not None
+
+
+def photo_side(name: str) -> int:
+    """Side, in pixels, of the squares to which photographs are brought for a pretrained encoder."""
+    return PHOTO_SIDE if _library(name) else ENCODERS[name].side
 
 
 def pretrained_specs() -> list[EncoderSpec]:
@@ -157,7 +164,7 @@ def weights_name(path: Path) -> str:
     from semimetric.encoders.weights import read_weights
 
     tensors, known = read_weights(path), pretrained_specs()
-    for spec in known:
+    for spec in reversed(known):  # a variant that is better on its own follows the plain network
         if spec.recognises(tensors):
             return spec.name
     raise InputError(

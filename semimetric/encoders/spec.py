@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
+PHOTO_SIDE = 224  # side, in pixels, of photographs for most pretrained networks
+
 
 @dataclass(frozen=True)
 class WeightsPackage:
@@ -58,6 +60,8 @@ class EncoderSpec:
         The only shape of an example that it takes.
     smallest : int
         Smallest height and width of the images that it takes; 0 if it takes vectors.
+    side : int
+        Side of the square, in pixels, to which photographs are brought for it unless another is asked for.
     checkpoint : str
         Name under which torchvision keeps weights for it, such as "googlenet" of googlenet-1378be20.pth.
     package : WeightsPackage, optional
@@ -71,5 +75,6 @@ class EncoderSpec:
     rebuild: Callable[[Mapping[str, Tensor]], nn.Module] | None = None
     shape: Shape | None = None
     smallest: int = 0
+    side: int = PHOTO_SIDE
     checkpoint: str = ""
     package: WeightsPackage | None = None

@@ -40,7 +40,8 @@ class SemiMetric(MetricEstimator):
     fine_tune : bool
         Train the pretrained network itself. By default it is frozen, and a linear map of its features is trained.
     side : int, optional
-        Side of photographs in pixels; by default 224 for a pretrained network, else 64 on a GPU and 32 on a CPU.
+        Side of photographs in pixels; by default that of a pretrained network (320 for efficientnet-lite2-gem, 224 for
+        others), else 64 on a GPU and 32 on a CPU.
     preprocess : str
         Scaling of the inputs; "auto" standardises columns or channels. A DataFrame with categories, text or gaps is
         scaled by its schema.

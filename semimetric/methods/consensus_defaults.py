@@ -69,7 +69,7 @@ BY_STEP: Values = {
 
 LINEAR: Values = {"encoder": "linear", "preprocess": "none", "precision": "float32"}
 DESCRIBED: Values = LINEAR | {"side": 0, "augmentation": "auto", "lr": 1e-4, "epochs": 10}
-"""On descriptors, of photographs in the network's own size, only a matrix is trained: with a larger learning rate."""
+"""On descriptors, of photographs in the dataset's own size, only a matrix is trained: with a larger learning rate."""
 
 ON: dict[str, Values] = {
     "vectors": {"k": 5, "gamma": 0.95, "head_share": 0.3, "instance": 0.2, "selective": False},

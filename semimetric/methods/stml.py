@@ -40,10 +40,10 @@ DESCRIBED: Values = {
     "average_warmup": True,
     "epochs": 20,
 }
-"""On descriptors, of photographs in the network's own size, only a matrix is trained."""
+"""On descriptors, of photographs in the dataset's own size, only a matrix is trained."""
 
 GOOGLENET: Values = {
-    "encoder": "googlenet-avgmax",
+    "encoder": "googlenet-avgmax-224",
     "side": 320,
     "preprocess": "imagenet",
     "precision": "bfloat16",
@@ -55,7 +55,7 @@ GOOGLENET: Values = {
     "epochs": 60,
     "backbone": "",
 }
-"""Pooling, views and slow teacher of the original; the average of a shorter training would hardly leave its start."""
+"""Pooling, views and slow teacher of the original."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,9 @@ class STMLSettings:
     smoothing: int = setting(5, "Nearest views, itself included, over which the similarity of contexts is averaged.")
     components: int = setting(0, "Dimensions of the embedding, at most the encoder's d; 0 keeps all d.")
     metric: Literal["head", "principal"] = setting(
-        "head", "Metric: the narrow head, as in the original, or the principal components of the trained features."
+        "head",
+        "Metric: the narrow head, as in the original, or the principal components of the features at the beginning of "
+        "the last epoch.",
     )
     augmentation: ViewKind = setting("auto", VIEW_HELP)
 
@@ -143,8 +145,8 @@ class STML(LearnsFromAverage[Neighbourhoods]):
         self.g = _orthonormal_head(width, width, generator)
         if not self._by_head:
             kept = self.settings.components or width
-            self.register_buffer("principal", torch.zeros(width, kept, dtype=torch.float64))
-            self.register_buffer("placed", torch.zeros((), dtype=torch.bool))
+            self.register_buffer("principal", torch.zeros(width, kept, dtype=torch.float64), persistent=False)
+            self.register_buffer("placed", torch.zeros((), dtype=torch.bool), persistent=False)
         self.make_views = preset_views(inputs, self.settings.augmentation, ("strong", "strong"))
 
     def initial_metric(self, width: int, generator: torch.Generator, examples: Examples | None = None) -> Metric:
@@ -161,7 +163,7 @@ class STML(LearnsFromAverage[Neighbourhoods]):
         return Metric.principal(features, self.settings.components or features.shape[1])
 
     def trained_metric(self, metric: Metric) -> Metric:
-        """``f``, averaged when the encoder is, or the principal components of the last epoch's features."""
+        """``f``, averaged when the encoder is, or principal components as ``constraints`` has computed them."""
         if self._by_head:
             return Metric(self.f.weight.detach().T)
         return Metric(self.principal.clone()) if bool(self.placed) else metric

@@ -11,10 +11,11 @@ import semimetric
 from semimetric.core import ranks
 from semimetric.core.errors import RunError
 from semimetric.core.locks import Lock
+from semimetric.core.settings import defaults_of
 from semimetric.model.folder import FORMAT, read_config
 from semimetric.model.versions import versions
 from semimetric.pipeline.fit import OpenRun
-from semimetric.pipeline.plan import Plan, RunKind
+from semimetric.pipeline.plan import Plan, RunKind, groups_of
 from semimetric.training import Run
 
 
@@ -47,7 +48,7 @@ def run_opener(out: Path, config: dict[str, Any], resume: bool) -> OpenRun:
         try:
             if resume and (out / "config.json").is_file():
                 _check_same_data(out, config)
-            run = Run.resume(out, config) if resume else Run.create(out, config)
+            run = Run.resume(out, config, _defaults(config)) if resume else Run.create(out, config)
         except BaseException:
             lock.release()
             raise
@@ -55,6 +56,11 @@ def run_opener(out: Path, config: dict[str, Any], resume: bool) -> OpenRun:
         return run
 
     return open_run
+
+
+def _defaults(config: dict[str, Any]) -> dict[str, Any]:
+    """The general defaults of the settings in a config, which earlier versions followed before a setting was there."""
+    return {"plan": {name: defaults_of(kind) for name, kind in groups_of(config["plan"]["method"]).items()}}
 
 
 def _check_same_data(out: Path, config: dict[str, Any]) -> None:

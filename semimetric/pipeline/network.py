@@ -16,9 +16,9 @@ from semimetric.data.photographs.images import check_photo_options
 from semimetric.data.preprocess import PreprocessName
 from semimetric.data.samples import Kind
 from semimetric.encoders import encoder_names, installed_encoder, packaged_weights, takes_photographs, weights_name
-from semimetric.encoders.installed import SIDE as PRETRAINED_SIDE
 from semimetric.encoders.packages import package_of
-from semimetric.encoders.registry import LIBRARIES
+from semimetric.encoders.registry import LIBRARIES, photo_side
+from semimetric.encoders.spec import PHOTO_SIDE
 from semimetric.encoders.weights import check_weights_file
 from semimetric.methods import METHODS
 from semimetric.pipeline.plan import Material, NetworkSettings, check_frozen_share
@@ -144,7 +144,7 @@ def _choose(
 ) -> NetworkChoice:
     if isinstance(request.encoder, nn.Module):
         _refuse_weights(request, "a module of your own")
-        side = request.side or PRETRAINED_SIDE if kind == "photographs" else 0
+        side = request.side or PHOTO_SIDE if kind == "photographs" else 0
         return _choice(request.encoder, "imagenet" if kind == "photographs" else "standardize", side)
     if kind == "vectors":
         return _for_vectors(method, request)
@@ -180,7 +180,7 @@ def _requested(kind: Kind, shape: tuple[int, ...], request: NetworkRequest, devi
             f"encoder {name!r} is a pretrained network and weights names no file. Give the file with its weights; to "
             "train from scratch use 'resnet9' or 'small-cnn'."
         )
-    side = (request.side or PRETRAINED_SIDE) if kind == "photographs" else min(shape[1:])
+    side = (request.side or photo_side(name)) if kind == "photographs" else min(shape[1:])
     return _pretrained(name, request.weights or packaged_weights(name), side, request.fine_tune)
 
 
@@ -197,7 +197,7 @@ def _for_photographs(request: NetworkRequest, device: torch.device, examples: in
         return _from_scratch(request, device, examples)
     name, weights = found
     note = f"{name} from {weights} " + ("is fine-tuned." if request.fine_tune else "extracts the features.")
-    return _pretrained(name, weights, request.side or PRETRAINED_SIDE, request.fine_tune, note)
+    return _pretrained(name, weights, request.side or photo_side(name), request.fine_tune, note)
 
 
 def _from_scratch(request: NetworkRequest, device: torch.device, examples: int) -> NetworkChoice:

@@ -103,6 +103,11 @@ def check_trainable(method: Method[Any], settings: TrainingSettings) -> None:
             f"lr is 0, which freezes the encoder, and method {method.name!r} trains nothing else. Set lr above 0, or "
             "use a method that learns a metric, such as 'lrml'."
         )
+    if settings.metric_every == "batch" and isinstance(method, LearnsMetric) and method.metric_after_steps:
+        raise InputError(
+            f"metric_every is 'batch', but no loss of method {method.name!r} uses its metric with these settings, so "
+            "that only the one of the last batch would be kept. Set metric_every to 'epoch' to learn it from them all."
+        )
     if is_taught(method) and settings.average == 0:
         raise InputError(
             f"method {method.name!r} learns from the running average of the weights, and average is 0, which keeps "

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from semimetric.training.trainer import Trainer
 
 
-def metric_before_steps(trainer: Trainer, features: Tensor, constraints: Any) -> Metric:
+def updated_before_steps(trainer: Trainer, features: Tensor, constraints: Any) -> Metric:
     """The metric for the steps of an epoch, updated on the features of its working set."""
     learner = _learner(trainer, after_steps=False)
     return trainer.metric if learner is None else _updated(trainer, learner, features, constraints)
 
 
-def metric_after_steps(trainer: Trainer, rows: Tensor, constraints: Any) -> Metric:
+def updated_after_steps(trainer: Trainer, rows: Tensor, constraints: Any) -> Metric:
     """The metric after the steps of an epoch on ``rows``; if no loss uses it, it is updated on the trained features."""
     learner = _learner(trainer, after_steps=True)
     if learner is None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,14 +81,17 @@ class Run:
         return cls(path)
 
     @classmethod
-    def resume(cls, path: Path, config: dict[str, Any]) -> Run:
-        """Open an existing run with exactly these settings, or create one if there is none."""
+    def resume(cls, path: Path, config: dict[str, Any], defaults: Mapping[str, Any] | None = None) -> Run:
+        """Open an existing run with exactly these settings, or create one if there is none.
+
+        Settings that are newer than the run must have their ``defaults``, which are nested as the config is.
+        """
         if not (path / "config.json").is_file():
             return cls.create(path, config)
         run = cls.open(path)
         clear_leftovers(path)
         run._check_whole()
-        differing = differences(_settings(run.config()), _settings(config))
+        differing = differences(_settings(run.config()), _settings(config), defaults)
         if differing:
             raise RunError(
                 f"{path} was started with other settings: {'; '.join(differing)}. "

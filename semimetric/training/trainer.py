@@ -33,7 +33,7 @@ from semimetric.training.checkpoint import load_trained, restore_checkpoint, tra
 from semimetric.training.data import TrainingData, check_trainable, data_for
 from semimetric.training.device import compiles
 from semimetric.training.held_back import hold_back, why_none_is_held_back
-from semimetric.training.metric_step import metric_after_steps, metric_before_steps, spread_of
+from semimetric.training.metric_step import spread_of, updated_after_steps, updated_before_steps
 from semimetric.training.optimizer import build_optimizer, learning_rate, set_learning_rate
 from semimetric.training.progress import Progress, Silent
 from semimetric.training.result import Best, TrainingResult
@@ -192,11 +192,11 @@ class Trainer:
         record |= self._judge(epoch, rows, features, constraints)
         if self.data.classes is not None:
             record |= constraints.quality(self.data.classes[rows])
-        self.metric = metric_before_steps(self, features, constraints)
+        self.metric = updated_before_steps(self, features, constraints)
         if self.settings.lr > 0 or self.settings.metric_every == "batch":
             self._train_batches(epoch, rows, constraints)
             record |= self.step.take_loss()
-        self.metric = metric_after_steps(self, rows, constraints)
+        self.metric = updated_after_steps(self, rows, constraints)
         record |= self.method.on_epoch_end()
         self.epoch = epoch
         self._finish_epoch(record, began)

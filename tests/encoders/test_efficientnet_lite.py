@@ -21,11 +21,14 @@ from semimetric.encoders import (
     rebuild_encoder,
     weights_name,
 )
+from semimetric.encoders.registry import photo_side
 
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
 SIZES = {"efficientnet-lite0": 4_652_008, "efficientnet-lite1": 5_416_680, "efficientnet-lite2": 6_092_072}
 """Published numbers of weights, with the classifier's 1,281,000."""
 SIDES = {"efficientnet-lite0": 224, "efficientnet-lite1": 240, "efficientnet-lite2": 260}
+BY_FILE = {name: name for name in SIDES} | {"efficientnet-lite2": "efficientnet-lite2-gem"}
+"""What a file of weights is taken for where no encoder is named."""
 
 
 def normalised(pixels: Tensor) -> Tensor:
@@ -139,7 +142,7 @@ def test_it_computes_what_the_file_says(name: str, size: tuple[int, int], weight
 def test_the_classifier_of_the_package_sees_the_same_features(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = real_package(name, monkeypatch)
     assert packaged_weights(name) == path
-    assert weights_name(path) == name
+    assert weights_name(path) == BY_FILE[name]
     side = SIDES[name]
     tensors, pixels = torch.load(path, weights_only=True), some_pixels(side, side, count=1)
     network = build_encoder(name, (3, side, side), seed=0, weights=path).eval()
@@ -156,7 +159,7 @@ def test_the_classifier_of_the_package_sees_the_same_features(name: str, monkeyp
 
 def test_a_file_tells_its_network_and_may_be_saved_in_other_formats(weights: dict[str, Path], tmp_path: Path) -> None:
     for name in LITE:
-        assert weights_name(weights[name]) == name
+        assert weights_name(weights[name]) == BY_FILE[name]
     save_file(lite_weights("efficientnet-lite0"), tmp_path / "a.safetensors")
     images = torch.randn(2, 3, 40, 40)
     first, second = (
@@ -166,11 +169,24 @@ def test_a_file_tells_its_network_and_may_be_saved_in_other_formats(weights: dic
     assert torch.equal(encode(first, images), encode(second, images))
 
 
-def test_it_is_rebuilt_from_its_own_tensors(weights: dict[str, Path]) -> None:
-    network = build_encoder("efficientnet-lite2", (3, 40, 40), 0, weights=weights["efficientnet-lite2"])
-    rebuilt = rebuild_encoder("efficientnet-lite2", (3, 40, 40), network.state_dict())
+@pytest.mark.parametrize("name", ["efficientnet-lite2", "efficientnet-lite2-gem"])
+def test_it_is_rebuilt_from_its_own_tensors(name: str, weights: dict[str, Path]) -> None:
+    network = build_encoder(name, (3, 40, 40), 0, weights=weights["efficientnet-lite2"])
+    rebuilt = rebuild_encoder(name, (3, 40, 40), network.state_dict())
     images = torch.randn(2, 3, 40, 40)
     assert torch.equal(encode(network, images), encode(rebuilt, images))
+
+
+def test_its_generalised_mean_is_of_the_maps_of_the_plain_network(weights: dict[str, Path]) -> None:
+    plain, gem = (
+        build_encoder(name, (3, 64, 64), 0, weights=weights["efficientnet-lite2"]).eval()
+        for name in ("efficientnet-lite2", "efficientnet-lite2-gem")
+    )
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = plain.features(images).pow(3).mean((2, 3)).pow(1 / 3)
+        torch.testing.assert_close(gem(images), expected, rtol=1e-4, atol=1e-5)
+    assert (photo_side("efficientnet-lite2"), photo_side("efficientnet-lite2-gem")) == (224, 320)
 
 
 def test_loading_leaves_random_numbers_alone_and_names_of_the_classifier_unread(weights: dict[str, Path]) -> None:

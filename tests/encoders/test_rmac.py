@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
 from semimetric.encoders import RMAC, GoogLeNet, build_encoder, encode, rmac
-from semimetric.encoders.regions import AverageMaximum, regions_of, resize_longer
+from semimetric.encoders.regions import AverageMaximum, GeneralizedMean, regions_of, resize_longer
 
 
 def random_maps(seed: int, *shape: int) -> Tensor:
@@ -191,6 +191,30 @@ def test_average_plus_maximum_sees_whole_images_larger_than_crops() -> None:
     assert seen == [(20, 40), (10, 20)]
     with pytest.raises(InputError, match="training_side must be a whole number of at least 1, got 0"):
         AverageMaximum(Maps(), training_side=0)
+
+
+@pytest.mark.parametrize("power", [1.0, 3.0])
+def test_generalised_mean_is_what_a_loop_computes(power: float) -> None:
+    maps = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    rows = GeneralizedMean(nn.Identity(), power)(maps)
+    for image, row in zip(maps, rows, strict=True):
+        for channel, value in zip(image, row, strict=True):
+            kept = [max(float(entry), 0.0) ** power for entry in channel.flatten()]
+            assert float(value) == pytest.approx((sum(kept) / len(kept)) ** (1 / power), abs=1e-5)
+
+
+def test_generalised_mean_lies_between_average_and_maximum_and_has_a_gradient_at_zero() -> None:
+    maps = torch.rand(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    rows = GeneralizedMean(nn.Identity())(maps)
+    assert bool((rows > maps.mean((2, 3))).all() & (rows < maps.amax((2, 3))).all())
+    half = GeneralizedMean(nn.Identity())(maps.bfloat16())
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, rows, rtol=0.01, atol=0)
+    blank = torch.zeros(1, 2, 3, 3, requires_grad=True)
+    GeneralizedMean(nn.Identity())(blank).sum().backward()
+    assert bool(torch.isfinite(blank.grad).all())
+    with pytest.raises(InputError, match=r"power must be at least 1, got 0\.5"):
+        GeneralizedMean(nn.Identity(), 0.5)
 
 
 def test_it_trains_the_network_below() -> None:

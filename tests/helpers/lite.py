@@ -68,8 +68,10 @@ def write_package(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> P
     path.parent.mkdir(parents=True)
     torch.save(lite_weights(name), path)
     (folder / package.module / "__init__.py").write_text("raise RuntimeError('the code of the package was run')\n")
-    known = dataclasses.replace(ENCODERS[name], package=dataclasses.replace(package, sha256=sha256_of(path)))
-    monkeypatch.setitem(ENCODERS._loaded, name, known)
+    written = dataclasses.replace(package, sha256=sha256_of(path))
+    for variant in (name, f"{name}-gem"):
+        if variant in ENCODERS:
+            monkeypatch.setitem(ENCODERS._loaded, variant, dataclasses.replace(ENCODERS[variant], package=written))
     monkeypatch.delitem(sys.modules, package.module)
     monkeypatch.syspath_prepend(folder)
     return path

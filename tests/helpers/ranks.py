@@ -23,13 +23,19 @@ from semimetric.graph import nearest_neighbors
 from semimetric.methods import build_method
 from semimetric.training import Progress, Run, Trainer, TrainingData, TrainingSettings
 
-METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "consensus": ({"k": 5, "components": 4}, {"average": 0.9}),
-    "instance": ({}, {}),
-    "stml": ({}, {"average": 0.9}),
-    "affinity-triplets": ({"k": 6, "components": 4}, {"lr": 1e-4, "metric_every": "batch", "partition_size": 40}),
+TRAININGS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "consensus": ("consensus", {"k": 5, "components": 4}, {"average": 0.9}),
+    "consensus-whitened": ("consensus", {"k": 5, "metric": "whitened"}, {"average": 0.9}),
+    "instance": ("instance", {}, {}),
+    "stml": ("stml", {}, {"average": 0.9}),
+    "stml-principal": ("stml", {"components": 4, "metric": "principal"}, {"average": 0.9, "average_warmup": False}),
+    "affinity-triplets": (
+        "affinity-triplets",
+        {"k": 6, "components": 4},
+        {"lr": 1e-4, "metric_every": "batch", "partition_size": 40},
+    ),
 }
-"""Settings of each method, and of its training."""
+"""A method, its settings and those of its training, by the name of the runs."""
 
 
 def network() -> nn.Module:
@@ -59,11 +65,11 @@ class At(Progress):
             self._action()
 
 
-def train(method: str, folder: Path, progress: Progress | None = None) -> Trainer:
+def train(name: str, folder: Path, progress: Progress | None = None) -> Trainer:
     """Train for two epochs of batches of 21 examples; an unfinished run in ``folder`` is continued."""
     inputs, classes = images()
     labels = torch.where(torch.arange(len(classes)) < 15, classes, -1)
-    own, changes = METHODS[method]
+    method, own, changes = TRAININGS[name]
     data = TrainingData(inputs, labels, inputs[:31], classes[:31], classes=classes)
     values = {"epochs": 2, "batch_size": 21, "lr": 0.01, "optimizer": "sgd", "selection": "validation"} | changes
     settings = TrainingSettings(**values)
@@ -77,12 +83,12 @@ def train(method: str, folder: Path, progress: Progress | None = None) -> Traine
 
 
 def all_of_it(folder: Path, name: str) -> None:
-    """Every method, each stopped in the middle and continued, and an evaluation; written under ``name``."""
+    """Every training, each copied in the middle, and an evaluation; written under ``name``."""
     torch.use_deterministic_algorithms(True)
-    for method in METHODS:
-        done, half = folder / f"{method}-{name}", folder / f"{method}-{name}-half"
+    for training in TRAININGS:
+        done, half = folder / f"{training}-{name}", folder / f"{training}-{name}-half"
         copy = At(1, lambda done=done, half=half: shutil.copytree(done, half) if ranks.is_first() else None)
-        train(method, done, copy)
+        train(training, done, copy)
     inputs, classes = images()
     rows = ranks.in_parts(lambda part: inputs[part].flatten(1).double(), len(inputs))
     assert torch.equal(nearest_neighbors(rows, 5), nearest_neighbors_alone(rows, 5))

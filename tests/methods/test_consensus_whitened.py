@@ -17,6 +17,7 @@ from sklearn.datasets import load_wine
 from torch import Tensor
 
 import semimetric as sm
+from semimetric.core.errors import InputError
 from semimetric.core.files import read_tensors
 from semimetric.data.stored import some_of
 from semimetric.encoders import unit_features
@@ -126,6 +127,15 @@ def test_the_result_is_whitened_by_the_trained_features(components: int, monkeyp
     torch.testing.assert_close(result.metric.factor, expected.factor)
     stale = within_class_whitening(before, found.targets, found.weights, components or WIDTH, 0.5)
     assert not torch.allclose(result.metric.factor, stale.factor)
+
+
+def test_a_metric_of_one_batch_is_refused() -> None:
+    points, labels, _ = noisy_classes()
+    settings = TrainingSettings(epochs=1, batch_size=60, lr=1e-3, selection="last", metric_every="batch")
+    encoder, data = torch.nn.Linear(WIDTH, WIDTH), TrainingData(points, labels)
+    with pytest.raises(InputError, match=r"metric_every is 'batch'.*'consensus'.*last batch.*metric_every to 'epoch'"):
+        Trainer(encoder, build_method("consensus", k=6, metric="whitened"), data, settings)
+    Trainer(encoder, build_method("consensus", k=6, metric="within"), data, settings)
 
 
 def test_it_lessens_what_varies_within_classes() -> None:

@@ -147,6 +147,29 @@ def test_principal_components_of_the_features_may_be_the_metric(make_clusters) -
     torch.testing.assert_close(second.abs(), of_first.abs(), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("stopped_in", [1, 2])
+def test_a_run_with_principal_components_goes_on_as_if_it_had_not_stopped(
+    make_clusters, tmp_path: Path, stopped_in: int
+) -> None:
+    class Stop(Silent):
+        def batch(self, epoch: int, done: int, total: int) -> None:
+            if (epoch, done) == (stopped_in, 2):
+                raise KeyboardInterrupt
+
+    changes = {"metric": "principal", "average_warmup": False, "epochs": 3}
+    whole, parts = (Run.create(tmp_path / name, {}) for name in ("whole", "parts"))
+    expected = make_trainer(make_clusters, whole, **changes).fit()
+    stopped = make_trainer(make_clusters, parts, **changes)
+    stopped.progress = Stop()
+    assert stopped.fit().interrupted
+    resumed = make_trainer(make_clusters, parts, **changes).fit()
+    assert torch.equal(resumed.metric.factor, expected.metric.factor)
+    for name in ("model.safetensors", "checkpoint.safetensors"):
+        tensors, others = (run.read_tensors(name)[0] for run in (whole, parts))
+        assert tensors.keys() == others.keys()
+        assert all(torch.equal(tensor, others[key]) for key, tensor in tensors.items()), name
+
+
 def test_heads_start_orthonormal() -> None:
     method = prepared(torch.randn(20, WIDTH), components=3)
     torch.testing.assert_close(method.f.weight @ method.f.weight.T, torch.eye(3))

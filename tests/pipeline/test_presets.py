@@ -34,7 +34,7 @@ def test_stml_is_trained_with_an_average_to_learn_from() -> None:
     assert own.average > 0
     plan = resolve_benchmark("cub200", "stml", weights="googlenet.npz")
     assert (plan.training.lr, plan.training.average, plan.training.selection) == (1e-4, 0.999, "validation")
-    assert (plan.network.encoder, plan.method_settings.components) == ("googlenet-avgmax", 128)
+    assert (plan.network.encoder, plan.method_settings.components) == ("googlenet-avgmax-224", 128)
     assert (plan.method_settings.metric, plan.training.average_warmup) == ("principal", False)
     described = resolve_benchmark("cub200", "stml", weights="googlenet.npz", backbone="googlenet-rmac")
     assert (described.method_settings.metric, described.training.average_warmup) == ("head", True)

@@ -107,6 +107,8 @@ SLOW_CASES = [
     ("googlenet-rmac", "imagenet", (3, 64, 72)),  # 512 pixels
     ("efficientnet-lite1", "imagenet", (3, 64, 64)),  # the same layers as lite0, only more
     ("efficientnet-lite2", "imagenet", (3, 64, 64)),
+    ("efficientnet-lite2-gem", "imagenet", (3, 64, 64)),
+    ("googlenet-avgmax-224", "imagenet", (3, 64, 64)),
 ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.own_photos import COLOURS, write_photo
-from helpers.ranks import METHODS, all_of_it, start, train
+from helpers.ranks import TRAININGS, all_of_it, start, train
 from torch import Tensor
 
 from semimetric.training import Run
@@ -48,10 +48,10 @@ def check_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
         torch.testing.assert_close(other[name].double(), tensor.double(), rtol=0, atol=1e-5 * largest, msg=name)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_two_processes_train_as_one(folder: Path, method: str) -> None:
-    check_same(written(folder, f"{method}-one"), written(folder, f"{method}-two"))
-    one, two = (Run.open(folder / f"{method}-{name}").history() for name in ("one", "two"))
+@pytest.mark.parametrize("training", TRAININGS)
+def test_two_processes_train_as_one(folder: Path, training: str) -> None:
+    check_same(written(folder, f"{training}-one"), written(folder, f"{training}-two"))
+    one, two = (Run.open(folder / f"{training}-{name}").history() for name in ("one", "two"))
     assert [record.keys() for record in one] == [record.keys() for record in two]
     for record, other in zip(one, two, strict=True):
         assert record.pop("signs", []) == other.pop("signs", [])

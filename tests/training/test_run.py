@@ -33,6 +33,23 @@ def test_resume_refuses_other_settings_by_name(tmp_path: Path) -> None:
         Run.resume(tmp_path / "run", {"seed": 1, "training": {"lr": 0.2, "epochs": 3}})
 
 
+def test_a_setting_that_is_newer_than_the_run_must_have_its_default(tmp_path: Path) -> None:
+    Run.create(tmp_path / "run", {"plan": {"training": {"lr": 0.1}, "split": None}})
+    defaults = {"plan": {"training": {"lr": 0.5, "slow": True}, "split": {"share": 0.0}}}
+
+    def resume(**training: object) -> Run:
+        config = {"plan": {"training": {"lr": 0.1} | training, "split": None}}
+        return Run.resume(tmp_path / "run", config, defaults)
+
+    resume(slow=True)
+    with pytest.raises(RunError, match=r"slow, which it does not know, is now False instead of the default True\."):
+        resume(slow=False)
+    with pytest.raises(RunError, match=r"training\.other, which it does not know, is now 1\."):
+        resume(slow=True, other=1)
+    with pytest.raises(RunError, match=r"lr was 0\.1 and is now 0\.5"):
+        resume(slow=True, lr=0.5)
+
+
 def test_resume_of_nothing_starts_a_run(tmp_path: Path) -> None:
     assert Run.resume(tmp_path / "new", {"a": 1}).config() == {"a": 1}
 
