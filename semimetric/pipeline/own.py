@@ -189,10 +189,10 @@ def check_enough(method: str, collection: Collection) -> None:
         how = how if what == "photograph" else "Fill in the column of labels for some, and name it with --label-column"
         raise InputError(
             f"no {what} has a label, and method {method!r} learns from labels. {how}; or use a method that needs "
-            "none: --method instance."
+            "none: --method instance or stml."
         )
     if len(collection.classes) == 1:
         raise InputError(
             f"all labels are {collection.classes[0]!r}, and method {method!r} learns from at least 2 classes. Label "
-            "some examples of another class, or use a method that needs no labels: --method instance."
+            "some examples of another class, or use a method that needs no labels: --method instance or stml."
         )

@@ -105,8 +105,8 @@ def check_trainable(method: Method[Any], settings: TrainingSettings) -> None:
         )
     if settings.metric_every == "batch" and isinstance(method, LearnsMetric) and method.metric_after_steps:
         raise InputError(
-            f"metric_every is 'batch', but no loss of method {method.name!r} uses its metric with these settings, so "
-            "that only the one of the last batch would be kept. Set metric_every to 'epoch' to learn it from them all."
+            f"metric_every is 'batch', but {method.name!r} learns this metric for the result alone (consensus: metric "
+            "'whitened'): only that of the last batch would be kept. Set metric_every to 'epoch'."
         )
     if is_taught(method) and settings.average == 0:
         raise InputError(

@@ -283,3 +283,15 @@ def test_version() -> None:
     import semimetric as package
 
     assert installed("--version").stdout.strip() == package.__version__
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_idle_threads_sleep_unless_the_environment_says_otherwise(given: str | None, used: str) -> None:
+    """What OpenMP is told before torch is loaded; a busy machine is several times slower with threads that spin."""
+    told = "import os, sys; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    replaced = f"import semimetric.cli.main as cli; cli.main = lambda: exec({told!r})"
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {} if given is None else {"OMP_WAIT_POLICY": given}
+    script = f"{replaced}; from semimetric.cli.entry import main; main()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.split() == [used, "False"]

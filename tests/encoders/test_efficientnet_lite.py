@@ -230,7 +230,7 @@ def test_files_that_do_not_fit_are_refused(further: dict[str, Tensor | None], se
 def test_the_weights_of_another_variant_are_refused(weights: dict[str, Path]) -> None:
     for name, other in (("lite0", "lite1"), ("lite1", "lite2"), ("lite2", "lite0")):
         with pytest.raises(
-            InputError, match=r"the weights in .* Use weights of the same network|use weights of the same"
+            InputError, match=r"the weights in .* are those of another EfficientNet-Lite than .* Leave the encoder out"
         ):
             build_encoder(f"efficientnet-{name}", (3, 64, 64), 0, weights=weights[f"efficientnet-{other}"])
 
