@@ -33,6 +33,7 @@ from semimetric.model.fitted import FittedModel, scaled_vectors
 from semimetric.pipeline.data import FitData
 from semimetric.pipeline.descriptors import photo_transform
 from semimetric.pipeline.fit import fit
+from semimetric.pipeline.plan import Plan
 from semimetric.pipeline.resolve import resolve_own
 
 CLASSES, LABELS = 15, 5
@@ -104,7 +105,7 @@ def described(
         return Described(*torch.load(kept, weights_only=True))
     paths, classes = photographs_of(data_dir, name, shift)
     began = time.perf_counter()
-    plan = resolve_own("photographs", (), classes, torch.device("cpu"), **network)
+    plan = plan_of(classes, 0, network)
     _, features, _ = photo_transform(plan.network, 0).read(paths, "cpu")
     found = Described(features, classes, time.perf_counter() - began)
     if kept is not None:
@@ -127,9 +128,13 @@ def draw_of(classes: Tensor, seed: int) -> Draw:
 
 def fitted(data: Described, draw: Draw, seed: int, settings: dict[str, Any]) -> FittedModel:
     """The default method on the photographs of a draw."""
-    device = torch.device("cpu")
-    plan = resolve_own("photographs", (), draw.labels, device, seed=seed, **settings)
-    return fit(plan, FitData("photographs", (), data.features[draw.rows], draw.labels), device)
+    plan = plan_of(draw.labels, seed, settings)
+    return fit(plan, FitData("photographs", (), data.features[draw.rows], draw.labels), torch.device("cpu"))
+
+
+def plan_of(labels: Tensor, seed: int, settings: dict[str, Any]) -> Plan:
+    """All settings in force for photographs with these labels."""
+    return resolve_own("photographs", (), labels, torch.device("cpu"), seed=seed, **settings)
 
 
 def naming_accuracy(found: FittedModel, features: Tensor, classes: Tensor) -> float:
@@ -208,6 +213,22 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
+class Job(NamedTuple):
+    """The fits of a set of photographs, with settings other than the default."""
+
+    name: str
+    settings: dict[str, Any]
+
+    def plan(self) -> Plan:
+        """All settings in force for five labels a class; one that is unknown is refused."""
+        return plan_of(torch.arange(CLASSES).repeat(LABELS), 0, self.settings)
+
+
+def jobs_of(args: argparse.Namespace) -> list[Job]:
+    """What is asked for."""
+    return [Job(name, changes(args.set, name)) for name in args.sets]
+
+
 def main() -> None:
     """Measure, print a line for each set, write the JSON."""
     args = parser().parse_args()
@@ -215,8 +236,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     seeds = [int(seed) for seed in args.seeds.split(",")]
     results: dict[str, Any] = {}
-    for name in args.sets:
-        settings = changes(args.set, name)
+    for name, settings in jobs_of(args):
         network = {key: settings[key] for key in OF_NETWORK if key in settings}
         data = described(args.data_dir, name, args.cache, network=network)
         unseen = described(args.data_dir, name, args.cache, UNSEEN, network)

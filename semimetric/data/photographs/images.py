@@ -41,8 +41,8 @@ def check_photo_options(side: int, fit: str, workers: int | None) -> None:
     """Refuse a size, a way to reach it or a number of threads that cannot be."""
     if side < 1:
         raise InputError(
-            f"side must be at least 1 pixel, but is {side}; networks for photographs expect 224 to 320. Leave it out for "
-            "that of the network."
+            f"side must be at least 1 pixel, but is {side}; networks for photographs expect 224 to 320. Leave it out "
+            "for that of the network."
         )
     check_choice(fit, get_args(Fit), "fit")
     if workers is not None and workers < 1:
