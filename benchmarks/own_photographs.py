@@ -28,6 +28,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
+from semimetric.core.checks import check_choice
+from semimetric.encoders import encoder_names
 from semimetric.evaluation import map_at_r, nmi, recall_at_k
 from semimetric.model.fitted import FittedModel, scaled_vectors
 from semimetric.pipeline.data import FitData
@@ -220,8 +222,10 @@ class Job(NamedTuple):
     settings: dict[str, Any]
 
     def plan(self) -> Plan:
-        """All settings in force for five labels a class; one that is unknown is refused."""
-        return plan_of(torch.arange(CLASSES).repeat(LABELS), 0, self.settings)
+        """All settings but those of the network, for five labels a class; one that is unknown is refused."""
+        others = {key: value for key, value in self.settings.items() if key not in OF_NETWORK}
+        check_choice(self.settings.get("encoder", "auto"), ("auto", *encoder_names()), "encoder")
+        return plan_of(torch.arange(CLASSES).repeat(LABELS), 0, others)
 
 
 def jobs_of(args: argparse.Namespace) -> list[Job]:
