@@ -21,6 +21,10 @@ UNDISTURBED = ("importlib._bootstrap", "semimetric.core.locks")
 """Modules whose calls end before an interruption: libraries take an exception in an import for a part that is not
 installed, and a lock that is being taken would stay."""
 
+SPINS = "5000"
+"""Rounds in which an idle thread of GNU's OpenMP waits before it sleeps, told before torch is loaded. Its own default
+is far more: on a busy machine most of the time is then spent waiting."""
+
 _state = {"asked": False, "told": False}
 
 
@@ -66,7 +70,8 @@ def main() -> None:
     sys.unraisablehook = _unraisable
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: else idle threads of a busy machine spin
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     code: object = 1
     try:
         from semimetric.cli.main import main as run

@@ -285,13 +285,16 @@ def test_version() -> None:
     assert installed("--version").stdout.strip() == package.__version__
 
 
-@pytest.mark.parametrize(("given", "used"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_idle_threads_sleep_unless_the_environment_says_otherwise(given: str | None, used: str) -> None:
-    """What OpenMP is told before torch is loaded; a busy machine is several times slower with threads that spin."""
-    told = "import os, sys; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+@pytest.mark.parametrize(
+    ("given", "used"), [({}, "5000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")]
+)
+def test_idle_threads_sleep_soon_unless_the_environment_says_otherwise(given: dict[str, str], used: str) -> None:
+    """What OpenMP is told before torch is loaded; threads that spin make a busy machine several times slower."""
+    told = "import os, sys; print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
     replaced = f"import semimetric.cli.main as cli; cli.main = lambda: exec({told!r})"
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    environment |= {} if given is None else {"OMP_WAIT_POLICY": given}
+    others = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     script = f"{replaced}; from semimetric.cli.entry import main; main()"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=others | given, check=True
+    )
     assert done.stdout.split() == [used, "False"]
