@@ -340,4 +340,4 @@ def _print_settings(plan: Any, as_json: bool) -> None:
 
 def _how_to_continue(out: Path) -> str:
     begun = (out / "config.json").exists()
-    return "continue with the same command and --resume" if begun else "nothing is kept yet"
+    return "continue with the same command and --resume" if begun else "no run is written yet"

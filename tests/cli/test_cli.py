@@ -110,7 +110,7 @@ def test_a_fit_says_on_what_it_trains_and_a_folder_with_another_run_is_refused(t
 
 
 @pytest.mark.parametrize(
-    ("begun", "advice"), [(True, "continue with the same command and --resume"), (False, "nothing is kept yet")]
+    ("begun", "advice"), [(True, "continue with the same command and --resume"), (False, "no run is written yet")]
 )
 def test_an_interrupt_outside_of_training_says_what_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool, advice: str
