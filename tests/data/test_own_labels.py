@@ -38,6 +38,15 @@ def test_the_list_tells_and_folders_do_not(folder: Path) -> None:
     assert note in collection.summary()
 
 
+@pytest.mark.parametrize("filled", [0, 1])
+def test_a_list_of_suggestions_that_nobody_filled_in_is_told(folder: Path, filled: int) -> None:
+    (folder / "two").rename(folder / "unlabelled")
+    rows = f"one/a.jpg,cat,\none/b.jpg,{'dog' * filled},suggested\nc d.jpg,,suggested\n"
+    notes = listed(folder, f"path,label,source\n{rows}").notes
+    told = f"none of the 2 suggestions in {folder / '../labels.csv'} has a label yet. Fill in its column of labels."
+    assert notes == (() if filled else (told,))
+
+
 def test_folders_that_a_list_covers_or_that_mean_no_label_need_no_word(folder: Path) -> None:
     (folder / "two").rename(folder / "unlabelled")
     assert listed(folder, "path,label\none/a.jpg,cat\none/b.jpg,\n").notes == ()

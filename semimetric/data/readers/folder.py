@@ -220,7 +220,16 @@ def _read_listing(source: Path, label_column: str | None, id_column: str | None)
         rows = tuple({row[1]: row for row in rows}.values())
     sources = zip(table.numbers, table.columns.get(SOURCE_COLUMN, ()), strict=False)
     suggested = frozenset(number for number, text in sources if text.strip().lower() == SUGGESTED)
-    return _Listing(source, rows, table.skipped, tuple(placeholder_notes(table.columns[labels])), suggested)
+    notes = (*placeholder_notes(table.columns[labels]), *_unfilled_notes(source, rows, suggested))
+    return _Listing(source, rows, table.skipped, notes, suggested)
+
+
+def _unfilled_notes(
+    source: Path, rows: Iterable[tuple[int, str, str | None]], suggested: frozenset[int]
+) -> Iterator[str]:
+    """A sentence on a list of suggestions that nobody has filled in."""
+    if suggested and not any(label for number, _, label in rows if number in suggested):
+        yield f"none of the {len(suggested)} suggestions in {source} has a label yet. Fill in its column of labels."
 
 
 def _needed_column(
