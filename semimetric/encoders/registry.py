@@ -182,7 +182,8 @@ def _check_shape(spec: EncoderSpec, shape: Shape) -> None:
     colour = spec.load is not None
     if (spec.smallest or colour) and (len(shape) != 3 or min(shape[1:]) < spec.smallest or (colour and shape[0] != 3)):
         others = "smaller or grey" if colour else "smaller"
-        smaller = "Use" if spec.name == "small-cnn" else f"Use 'small-cnn' for {others} images and"
+        first = "Bring photographs to a larger side, or use" if colour else "Use"
+        smaller = "Use" if spec.name == "small-cnn" else f"{first} 'small-cnn' for {others} images and"
         images = "colour images (3, height, width)" if colour else "images (channels, height, width)"
         raise InputError(
             f"encoder {spec.name!r} needs {images} of at least {spec.smallest} x {spec.smallest} pixels, got {shape}. "
