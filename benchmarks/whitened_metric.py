@@ -118,7 +118,8 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--datasets", type=names(TRAININGS), default=",".join(TRAININGS))
-    options.add_argument("--seeds", type=int, default=max(one.seeds for one in TRAININGS.values()), help="at most")
+    most = max(one.seeds for one in TRAININGS.values())
+    options.add_argument("--seeds", type=int, choices=range(1, most + 1), default=most, metavar="N", help="at most")
     options.add_argument("--set", action="append", default=[], help="[DATASET:]NAME=VALUE, other than the short ones")
     options.add_argument("--data-dir", type=Path)
     options.add_argument("--device", default="cpu")
