@@ -127,6 +127,8 @@ def _write(found: Any, out: Path) -> list[Path]:
 
     out.mkdir(exist_ok=True)
     write_json(out / "scores.json", found.as_dict())
+    if not found.predicted:
+        return [out / "scores.json"]
     rows = [[true, *counts] for true, counts in zip(found.classes, found.confusion.tolist(), strict=True)]
     write_table(out / "confusion.csv", ["class", *found.predicted], rows)
     mistakes = [
@@ -166,6 +168,8 @@ def _print_evaluation(found: Any, spec: Any) -> None:
 
 def _print_confusion(found: Any) -> None:
     """All counts of a few classes; of many, the pairs that are confused most."""
+    if not found.predicted:
+        return
     if max(found.confusion.shape) <= WIDEST_CONFUSION:
         rows = [
             (true, *(str(count) if count else "." for count in counts))

@@ -271,7 +271,7 @@ def _trust_row(level: Mapping[str, Any]) -> list[str]:
 
 def _confusion(report: Report) -> str:
     judgement = report.facts.judgement
-    if judgement is None:
+    if judgement is None or len(judgement.truth) == 0:
         return ""
     drawn = plot_confusion(judgement.truth, judgement.predicted, judgement.classes)
     return paragraph(f"Judged by: {judgement.about}") + report.figure(

@@ -74,6 +74,9 @@ class Evaluation:
     mistakes : examples with a wrong name, the most confident first
     notes : what limits the scores, a sentence each
     answers : the predictions, one by one; not part of ``as_dict``
+
+    A run without labels names no classes: its scores are those of search and clusters, and ``predicted``, the columns
+    of ``confusion``, ``mistakes`` and ``answers`` are empty.
     """
 
     examples: int
@@ -117,7 +120,6 @@ def evaluate_examples(
     labels : N, the true classes as they are written; None is unlabelled
     names : N
     """
-    fitted.check_predicts()
     kept = [row for row, label in enumerate(labels) if label is not None]
     if not kept:
         raise InputError("no example has a label, so there is nothing to score by. Give labels of some examples.")
@@ -127,16 +129,18 @@ def evaluate_examples(
     everyone = {name: number for number, name in enumerate((*known, *unknown))}
     numbers = torch.tensor([everyone[name] for name in truth])
     points, rows = embeddings[kept], None if inputs is None else inputs[kept]
-    shares = fitted.probabilities(points)
+    shares = fitted.probabilities(points) if known else points.new_zeros(len(points), 0)
     scores = {"run": _named(shares, numbers, calibrated=True) | _retrieval(points, numbers)}
-    if rows is not None and fitted.labelled_inputs is not None:
+    if rows is not None and not known:
+        scores["inputs"] = _named(shares, numbers, calibrated=False) | _retrieval(rows, numbers)
+    elif rows is not None and fitted.labelled_inputs is not None:
         scores |= _baselines(fitted, rows, numbers)
     if rows is not None and fitted.unknown is not None:
         scores["run"]["unknown_auroc"] = _unknown_auroc(fitted.unknown.scores(rows), numbers >= len(known))
-    best = shares.max(1)
+    answers = _answers(shares, numbers)
     confusion = np.zeros((len(everyone), len(known)), dtype=np.int64)
-    np.add.at(confusion, (numbers.numpy(), best.indices.numpy()), 1)
-    there = np.flatnonzero(confusion.sum(1))
+    np.add.at(confusion, (answers.truth.numpy(), answers.predicted.numpy()), 1)
+    there = numbers.unique().numpy()
     return Evaluation(
         len(kept),
         scores,
@@ -144,9 +148,9 @@ def evaluate_examples(
         known,
         confusion[there],
         unknown,
-        _mistakes(shares, numbers, [names[row] for row in kept], (*known, *unknown)),
+        _mistakes(answers, shares, [names[row] for row in kept], (*known, *unknown)),
         tuple(_notes(fitted, points, len(labels), numbers, unknown, "inputs" in scores)),
-        Answers(numbers, best.indices, best.values),
+        answers,
     )
 
 
@@ -234,16 +238,24 @@ def _baselines(fitted: FittedModel, rows: Tensor, numbers: Tensor) -> dict[str, 
     return found
 
 
-def _mistakes(shares: Tensor, numbers: Tensor, names: Sequence[str], classes: Sequence[str]) -> tuple[Mistake, ...]:
+def _answers(shares: Tensor, numbers: Tensor) -> Answers:
+    """The likeliest class of each example; nothing if the run knows no class."""
+    if shares.shape[1] == 0:
+        return Answers(numbers[:0], numbers[:0], shares.new_zeros(0))
     best = shares.max(1)
-    wrong = (best.indices != numbers).nonzero().flatten().tolist()
+    return Answers(numbers, best.indices, best.values)
+
+
+def _mistakes(answers: Answers, shares: Tensor, names: Sequence[str], classes: Sequence[str]) -> tuple[Mistake, ...]:
+    truth, predicted, probability = answers
+    wrong = (predicted != truth).nonzero().flatten().tolist()
     found = [
         Mistake(
             names[row],
-            classes[int(numbers[row])],
-            classes[int(best.indices[row])],
-            float(best.values[row]),
-            float(shares[row, numbers[row]]) if numbers[row] < shares.shape[1] else 0.0,
+            classes[int(truth[row])],
+            classes[int(predicted[row])],
+            float(probability[row]),
+            float(shares[row, truth[row]]) if truth[row] < shares.shape[1] else 0.0,
         )
         for row in wrong
     ]
@@ -256,7 +268,11 @@ def _notes(
     notes = []
     if given > len(numbers):
         notes.append(f"{given - len(numbers)} examples without a label are not scored.")
-    if unknown:
+    if not fitted.examples.classes:
+        notes.append(
+            "The run was fitted without labels, so it names no classes. The scores are of search and clusters."
+        )
+    elif unknown:
         count = int((numbers >= len(fitted.examples.classes)).sum())
         some = ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")
         notes.append(

@@ -192,3 +192,27 @@ def test_a_folder_of_classes_is_scored(tmp_path: Path) -> None:
     assert found["examples"] == 6
     assert found["scores"]["logistic"]["accuracy"] == 1.0
     assert "1 examples cannot be read and are not scored." in found["notes"]
+
+
+def test_a_run_without_labels_is_scored_by_search_and_clusters(home: Path, tmp_path: Path) -> None:
+    features, grapes = wine()
+    train, run = write_table(tmp_path / "train.csv", features[:100], [""] * 100), tmp_path / "run"
+    fit = ["--label-column", "grape", "--method", "instance", "--epochs", 1, "--out", run]
+    assert semimetric("fit", train, *fit).code == 0
+    command = ("evaluate", run, home / "test.csv", "--label-column", "grape")
+    found = semimetric(*command, "--out", tmp_path / "out", "--json").json()
+    shown = semimetric(*command).out
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["scores.json"]
+    numbers = np.searchsorted(np.unique(NAMES), grapes[100:])
+    scaled = StandardScaler().fit(features[:100]).transform(features[100:])
+    for judge, points in (("run", sm.load(run).transform(features[100:])), ("inputs", scaled)):
+        assert found["scores"][judge]["recall@1"] == pytest.approx(sm.recall_at_k(points, numbers, (1,))[1])
+    assert found["scores"]["run"]["accuracy"] is None
+    assert "logistic" not in found["scores"]
+    assert (found["predicted"], found["confusion"], found["mistakes"]) == ([], [[], [], []], [])
+    assert found["notes"][0].startswith("The run was fitted without labels, so it names no classes.")
+    for line in ("recall@1", "columns alone", "78 labelled examples of 3 classes", "fitted without labels"):
+        assert line in shown.lower()
+    report = semimetric("report", run, home / "test.csv", "--label-column", "grape", "-o", tmp_path / "report")
+    assert report.code == 0, report.err
+    assert "fitted without labels" in (tmp_path / "report" / "report.html").read_text()
