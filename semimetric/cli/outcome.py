@@ -63,7 +63,8 @@ def print_outcome(outcome: dict[str, Any]) -> None:
     say(
         f"{outcome['method']}: {examples} examples in {outcome['components']} dimensions, {took}run in {outcome['run']}"
     )
-    say(f"next: semimetric search {shlex.quote(outcome['run'])} QUERY, or predict, embed, suggest, index, export")
+    predict = "predict, " if outcome["found"]["labelled"] else ""
+    say(f"next: semimetric search {shlex.quote(outcome['run'])} QUERY, or {predict}embed, suggest, index, export")
 
 
 def tell_groups(groups: Sequence[Sequence[str]], tell: Callable[[str], None]) -> None:
