@@ -54,7 +54,12 @@ def evaluate(
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help=f"Folder for {', '.join(FILES)}; made if it is not there.")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help=f"Folder for {', '.join(FILES)}; made if it is not there. A run without labels has scores alone.",
+        ),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace files in --out.")] = False,
     components: Annotated[
@@ -128,6 +133,8 @@ def _write(found: Any, out: Path) -> list[Path]:
     out.mkdir(exist_ok=True)
     write_json(out / "scores.json", found.as_dict())
     if not found.predicted:
+        for name in FILES[1:]:
+            (out / name).unlink(missing_ok=True)  # of another run, with --replace
         return [out / "scores.json"]
     rows = [[true, *counts] for true, counts in zip(found.classes, found.confusion.tolist(), strict=True)]
     write_table(out / "confusion.csv", ["class", *found.predicted], rows)
@@ -156,7 +163,9 @@ def _write(found: Any, out: Path) -> list[Path]:
 
 
 def _print_evaluation(found: Any, spec: Any) -> None:
-    print_table(*evaluation_table(found.scores, spec))
+    headings, rows = evaluation_table(found.scores, spec)
+    if rows:
+        print_table(headings, rows)
     say(f"{counted(found.examples, 'labelled example')} of {len(found.classes)} classes")
     for note in found.notes:
         say(f"note: {note}")

@@ -96,7 +96,7 @@ def _folder(folder: Path, name: str, runs: list[Path], replace: bool) -> Path:
         raise InputError(f"--out {str(folder)!r} is the run itself, which is not changed. Name another folder.")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {str(folder)!r} is a file. Name a folder.")
-    if folder.suffix == ".html" and not folder.exists():
+    if folder.suffix.lower() == ".html" and not folder.exists():
         raise InputError(f"--out {str(folder)!r} must be a folder; {name} is written into it. Name a folder.")
     if (folder / name).exists() and not replace:
         raise InputError(f"{folder / name} exists. Replace it with --replace, or name another folder with --out.")

@@ -220,7 +220,8 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
         Returns
         -------
         Evaluation
-            Accuracy, retrieval and calibration; confusion; mistakes. ``semimetric evaluate`` prints the same.
+            Accuracy, retrieval and calibration; confusion; mistakes. ``semimetric evaluate`` prints the same. A model
+            that was fitted without labels has scores of retrieval and clusters alone.
         """
         check_is_fitted(self)
         samples = self._samples(X, reset=False)

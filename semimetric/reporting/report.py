@@ -134,7 +134,8 @@ def _scores(facts: RunFacts) -> str:
     parts = [table(headings, rows)] if rows else []
     judgement = facts.judgement
     if facts.evaluation is not None:
-        parts.append(table(*evaluation_table(facts.evaluation.scores, facts.loaded.fitted.spec)))
+        headings, rows = evaluation_table(facts.evaluation.scores, facts.loaded.fitted.spec)
+        parts += [table(headings, rows)] if rows else []
         parts.append(paragraph(f"Judged by: {judgement.about}" if judgement else ""))
     elif judgement is not None and judgement.accuracy is not None:
         parts.append(paragraph(f"{per_cent(judgement.accuracy, 1)} predicted correctly. Judged by: {judgement.about}"))

@@ -272,6 +272,8 @@ def _notes(
         notes.append(
             "The run was fitted without labels, so it names no classes. The scores are of search and clusters."
         )
+        if len(unknown) < 2:
+            notes.append("Recall@K, MAP@R and NMI need examples of two classes; these are all of one.")
     elif unknown:
         count = int((numbers >= len(fitted.examples.classes)).sum())
         some = ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")

@@ -17,7 +17,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("a folder")
     np.savez(folder / "wine.npz", X=features, y=np.where(np.arange(178) % 4 == 0, classes, -1))
     done = semimetric("fit", folder / "wine.npz", "--method", "lrml", "--out", folder / "my run")
-    assert f"next: semimetric search '{folder / 'my run'}' QUERY" in done.out
+    assert f"next: semimetric search '{folder / 'my run'}' QUERY, or predict, embed" in done.out
     return folder / "my run"
 
 

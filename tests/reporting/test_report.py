@@ -154,7 +154,7 @@ def test_what_cannot_be_reported_is_refused(place: Path, report: dict[str, objec
     assert "run-report/report.html exists. Replace it with --replace, or name another folder with --out." in there
     assert "is the run itself" in semimetric("report", place / "run", "-o", place / "run").sentence()
     assert "is a file" in semimetric("report", place / "run", "-o", place / "run" / "config.json").sentence()
-    assert "must be a folder" in semimetric("report", place / "run", "-o", place / "mine.html").sentence()
+    assert "must be a folder" in semimetric("report", place / "run", "-o", place / "mine.HTML").sentence()
     assert "there is no folder" in semimetric("report", place / "run", "-o", place / "no" / "where").sentence()
     assert "is not a run" in semimetric("report", place / "photos").sentence()
     assert "two runs or more" in semimetric("compare", place / "run").sentence()

@@ -194,25 +194,57 @@ def test_a_folder_of_classes_is_scored(tmp_path: Path) -> None:
     assert "1 examples cannot be read and are not scored." in found["notes"]
 
 
-def test_a_run_without_labels_is_scored_by_search_and_clusters(home: Path, tmp_path: Path) -> None:
-    features, grapes = wine()
-    train, run = write_table(tmp_path / "train.csv", features[:100], [""] * 100), tmp_path / "run"
-    fit = ["--label-column", "grape", "--method", "instance", "--epochs", 1, "--out", run]
+@pytest.fixture(scope="module")
+def bare(home: Path) -> Path:
+    """A run that was fitted without labels."""
+    features, _ = wine()
+    train = write_table(home / "bare-train.csv", features[:100], [""] * 100)
+    fit = ["--label-column", "grape", "--method", "instance", "--epochs", 1, "--out", home / "bare-run"]
     assert semimetric("fit", train, *fit).code == 0
-    command = ("evaluate", run, home / "test.csv", "--label-column", "grape")
-    found = semimetric(*command, "--out", tmp_path / "out", "--json").json()
+    return home / "bare-run"
+
+
+def test_a_run_without_labels_is_scored_by_search_and_clusters(bare: Path, home: Path, tmp_path: Path) -> None:
+    features, grapes = wine()
+    some = np.array([row % 5 > 0 for row in range(78)])
+    test = write_table(tmp_path / "test.csv", features[100:], np.where(some, grapes[100:], ""))
+    command = ("evaluate", bare, test, "--label-column", "grape")
+    found = semimetric(*command, "--json").json()
     shown = semimetric(*command).out
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["scores.json"]
-    numbers = np.searchsorted(np.unique(NAMES), grapes[100:])
+    numbers = np.searchsorted(np.unique(NAMES), grapes[100:])[some]
     scaled = StandardScaler().fit(features[:100]).transform(features[100:])
-    for judge, points in (("run", sm.load(run).transform(features[100:])), ("inputs", scaled)):
-        assert found["scores"][judge]["recall@1"] == pytest.approx(sm.recall_at_k(points, numbers, (1,))[1])
+    model = sm.load(bare)
+    for judge, points in (("run", model.transform(features[100:])), ("inputs", scaled)):
+        scores, kept = found["scores"][judge], np.asarray(points)[some]
+        assert scores["recall@1"] == pytest.approx(sm.recall_at_k(kept, numbers, (1,))[1])
+        assert scores["map@r"] == pytest.approx(sm.map_at_r(kept, numbers))
+        assert scores["nmi"] == pytest.approx(sm.evaluate(kept, numbers)["nmi"])
+    own = model.evaluate(features[100:], np.where(some, grapes[100:], ""))
+    assert own.scores["run"] == pytest.approx(found["scores"]["run"])
     assert found["scores"]["run"]["accuracy"] is None
     assert "logistic" not in found["scores"]
     assert (found["predicted"], found["confusion"], found["mistakes"]) == ([], [[], [], []], [])
-    assert found["notes"][0].startswith("The run was fitted without labels, so it names no classes.")
-    for line in ("recall@1", "columns alone", "78 labelled examples of 3 classes", "fitted without labels"):
+    assert found["notes"][0] == "16 examples without a label are not scored."
+    assert found["notes"][1].startswith("The run was fitted without labels, so it names no classes.")
+    for line in ("recall@1", "columns alone", "62 labelled examples of 3 classes", "fitted without labels"):
         assert line in shown.lower()
-    report = semimetric("report", run, home / "test.csv", "--label-column", "grape", "-o", tmp_path / "report")
+    report = semimetric("report", bare, home / "test.csv", "--label-column", "grape", "-o", tmp_path / "report")
     assert report.code == 0, report.err
     assert "fitted without labels" in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_outputs_of_a_run_without_labels_leave_none_of_another(bare: Path, home: Path, tmp_path: Path) -> None:
+    options = (home / "test.csv", "--label-column", "grape", "--out", tmp_path / "out")
+    assert semimetric("evaluate", home / "run", *options).code == 0
+    assert "exists" in semimetric("evaluate", bare, *options).sentence()
+    assert (tmp_path / "out" / "mistakes.csv").exists()
+    assert semimetric("evaluate", bare, *options, "--replace").code == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["scores.json"]
+
+
+def test_one_class_leaves_a_run_without_labels_nothing_to_score(bare: Path, tmp_path: Path) -> None:
+    features, _ = wine()
+    test = write_table(tmp_path / "test.csv", features[100:110], ["barolo"] * 10)
+    shown = semimetric("evaluate", bare, test, "--label-column", "grape").out
+    assert "need examples of two classes" in shown
+    assert "per cent" not in shown
