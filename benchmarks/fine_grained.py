@@ -5,12 +5,12 @@
     python benchmarks/fine_grained.py --rows '' --frozen ...
     python benchmarks/fine_grained.py --validate --rows 'consensus,consensus with strong views' --seeds 0 ...
 
-The rows *frozen* score the descriptors themselves, all 1024 dimensions of them. A row *by examples* lets 15 % of each
-training class choose the epoch, as the paper does; all others let withheld training classes choose it. Test classes are
-new to every row; the test set is scored once before training and once after. ``--validate``, for choosing settings,
-scores the last model (with ``--set selection=validation`` the best) on 30 % of the training classes, withheld, and does
-not touch the test set. Unless named, all rows are run but those that compare validations (``CHOSEN``) or take a part
-away (``CHANGED``). What ``--out`` holds already is kept.
+The rows *frozen* score the features of the frozen network: all dimensions, and 128 principal components of the training
+photographs. A row *by examples* lets 15 % of each training class choose the epoch, as the paper does; all others let
+withheld training classes choose it. Test classes are new to every row; the test set is scored once before training and
+once after. ``--validate``, for choosing settings, scores the last model (with ``--set selection=validation`` the best)
+on 30 % of the training classes, withheld, and does not touch the test set. Unless named, all rows are run but those
+that compare validations (``CHOSEN``) or take a part away (``CHANGED``). What ``--out`` holds already is kept.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from jobs import Job, changes, names, run_and_report, with_run_options
 
 from semimetric.encoders import weights_name
 from semimetric.evaluation import evaluate
+from semimetric.metric import Metric
 from semimetric.paper.published import COLUMNS, FINE_GRAINED, SUPERVISED_ON_CUB
 from semimetric.pipeline.data import load_examples
 from semimetric.pipeline.presets import preset_values
@@ -122,9 +123,12 @@ def frozen(args: argparse.Namespace) -> list[list[str]]:
     for backbone, side, keep in known if name == "googlenet" else other:
         settings = {"backbone": backbone, "side": side, "weights": str(args.weights), "descriptors": str(keep or "")}
         experiment = resolve_benchmark(args.dataset, "affinity-triplets", **settings)
-        test = load_examples(experiment, args.data_dir, choose_device(args.device)).test
-        scores = evaluate(test.inputs, test.labels)
-        lines.append([f"frozen {backbone}, {side} px", "", *(f"{100 * scores[column]:.1f}" for column in COLUMNS), ""])
+        found = load_examples(experiment, args.data_dir, choose_device(args.device))
+        principal = Metric.principal(found.train.inputs, WIDTH)
+        for points in (found.test.inputs, principal.transform(found.test.inputs)):
+            scores = evaluate(points, found.test.labels)
+            title = f"frozen {backbone}, {side} px, {points.shape[1]} dimensions"
+            lines.append([title, "", *(f"{100 * scores[column]:.1f}" for column in COLUMNS), ""])
     return lines
 
 
@@ -200,6 +204,8 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
 def main() -> None:
     """Run all rows, print the table, write the JSON."""
     args = parser().parse_args()
+    if args.frozen and args.validate:
+        raise SystemExit("--frozen scores the test set, which --validate leaves alone. Leave one of them out.")
     first = frozen(args) if args.frozen else []
     run_and_report(jobs_of(args), args, lambda outcomes: table(args.dataset, outcomes, first))
 

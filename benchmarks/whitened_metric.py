@@ -44,7 +44,7 @@ class Training(NamedTuple):
 
 
 TRAININGS = {
-    "fashion-mnist": Training(3, {"epochs": 4, "passes": 2}),
+    "fashion-mnist": Training(3, {"epochs": 4, "passes": 2, "precision": "float32"}),
     "mnist": Training(2, {"epochs": 3, "passes": 1}),
     "cifar10": Training(2, {"epochs": 4, "passes": 1, "compile": False, "precision": "auto"}),
     "digits": Training(20, {}),

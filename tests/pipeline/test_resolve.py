@@ -132,6 +132,7 @@ def test_a_residual_encoder_brings_its_settings_to_a_benchmark(encoder: str) -> 
     assert (small.training.optimizer, small.training.compile, small.method_settings.naming) == ("adamw", True, "step")
     assert resolve_benchmark("fashion-mnist").method_settings.naming == "step"
     assert resolve_benchmark("mnist").method_settings.naming == "epoch"
+    assert resolve_benchmark("fashion-mnist", encoder=encoder).method_settings.metric == "principal"
     assert resolve_benchmark("cifar10", "triplet", encoder=encoder).training.optimizer != "sgd"
     for other in ({"optimizer": "adamw"}, {"momentum": 0.0}):  # have no momentum for Nesterov's
         assert not resolve_benchmark("cifar10", encoder=encoder, **other).training.nesterov
@@ -139,6 +140,13 @@ def test_a_residual_encoder_brings_its_settings_to_a_benchmark(encoder: str) -> 
     check_own("consensus", encoder=encoder, nesterov=True)
     with pytest.raises(InputError, match="nesterov is a momentum of SGD"):
         resolve_benchmark("cifar10", encoder=encoder, optimizer="adamw", nesterov=True)
+
+
+def test_fashion_mnist_has_a_whitened_metric_and_half_precision_on_a_cpu() -> None:
+    plan = resolve_benchmark("fashion-mnist")
+    assert (plan.method_settings.metric, plan.method_settings.shrinkage) == ("whitened", 0.3)
+    assert plan.training.precision == "auto"
+    assert resolve_benchmark("mnist").method_settings.metric == "principal"
 
 
 def test_statistics_are_frozen_only_where_they_are_of_pretrained_weights() -> None:
