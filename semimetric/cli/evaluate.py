@@ -36,6 +36,14 @@ WIDEST_CONFUSION = 12
 
 FILES = ("scores.json", "confusion.csv", "mistakes.csv", "confusion.png", "confusion.svg")
 
+ScoresFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        help=f"Folder for {', '.join(FILES)}; made if it is not there. Of a run without labels: scores.json alone.",
+    ),
+]
 Weights = Annotated[Path | None, typer.Option(help="Benchmark: file with the weights of the run's backbone.")]
 Descriptors = Annotated[Path | None, typer.Option(help="Benchmark: cache file for the features of the backbone.")]
 
@@ -53,14 +61,7 @@ def evaluate(
     labels: LabelFile = None,
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help=f"Folder for {', '.join(FILES)}; made if it is not there. A run without labels has scores alone.",
-        ),
-    ] = None,
+    out: ScoresFolder = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace files in --out.")] = False,
     components: Annotated[
         int | None,
