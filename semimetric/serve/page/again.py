@@ -212,6 +212,7 @@ def _judge(loaded: LoadedRun, own: OwnData, labels: Sequence[str | None], tell: 
 
 def _right(fitted: FittedModel, rows: Sequence[int], labels: Sequence[str | None]) -> int:
     """How many of these examples a model names by their labels; a class that it does not know is a mistake."""
+    fitted.check_predicts()
     names = [fitted.examples.names[row] for row in rows]
     found = evaluate_examples(fitted, fitted.embeddings[list(rows)], None, [labels[row] for row in rows], names)
     return found.examples - len(found.mistakes)
