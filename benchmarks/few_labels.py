@@ -57,8 +57,8 @@ class Propagation:
         roots = sparse.diags(self.degrees**-0.5)
         self.laplacian = sparse.eye(count) - roots @ graph @ roots
 
-    def poisson(self, labels: Tensor, classes: int) -> Tensor:
-        """Predicted classes by Poisson learning; the normalised Laplacian has the same solution up to the degrees."""
+    def poisson_values(self, labels: Tensor, classes: int) -> np.ndarray:
+        """Values (N, C) of Poisson learning; the normalised Laplacian has the same solution up to the degrees."""
         known = (labels >= 0).nonzero().flatten().numpy()
         given = np.eye(classes)[labels[known].numpy()]
         source = np.zeros((len(labels), classes))
@@ -66,8 +66,11 @@ class Propagation:
         roots = self.degrees**-0.5
         found = [roots * cg(self.laplacian, roots * column, rtol=1e-6, maxiter=2000)[0] for column in source.T]
         values = np.stack(found, axis=1)
-        values -= (self.degrees[:, None] * values).sum(0) / self.degrees.sum()
-        return torch.from_numpy(values.argmax(1))
+        return values - (self.degrees[:, None] * values).sum(0) / self.degrees.sum()
+
+    def poisson(self, labels: Tensor, classes: int) -> Tensor:
+        """Predicted classes by Poisson learning."""
+        return torch.from_numpy(self.poisson_values(labels, classes).argmax(1))
 
     def predictions(self, labels: Tensor, classes: int) -> dict[str, Tensor]:
         """Predicted classes (N,) of every way."""

@@ -30,6 +30,12 @@ from semimetric.training.step import TrainingStep
 WIDTH = 16
 HOLDS_CONSTANT = ("stml",)
 """Methods whose loss holds a function of the features constant; their own tests compare its gradient."""
+FORMS = {
+    "consensus by step": {"naming": "step"},
+    "consensus without gradients of weak views": {"naming": "step", "projection": 8, "stop_gradient": True},
+    "consensus with context": {"context": 1.0, "neighbours": 3},
+}
+"""Settings that change what a step does."""
 
 
 @pytest.fixture
@@ -40,13 +46,15 @@ def working_set(make_clusters):
     return points, labels, classes
 
 
-@pytest.fixture(params=method_names())
+@pytest.fixture(params=[*method_names(), *FORMS])
 def method(request: pytest.FixtureRequest, working_set) -> Method:
-    """Every method, made ready for the working set."""
-    kind = METHODS[request.param]
+    """Every method, and forms of some, made ready for the working set."""
+    name = request.param.split()[0]
+    kind = METHODS[name]
     fields = {field.name for field in dataclasses.fields(kind.Settings)}
     small = {"k": 6, "most_pairs": 400} | ({} if issubclass(kind, Baseline | PairMethod) else {"components": 8})
-    method = build_method(request.param, **{name: value for name, value in small.items() if name in fields})
+    values = {key: value for key, value in small.items() if key in fields} | FORMS.get(request.param, {})
+    method = build_method(name, **values)
     points, labels, _ = working_set
     method.on_fit_begin(inputs_of(method, points), labels, WIDTH, torch.Generator().manual_seed(0))
     return method
@@ -431,7 +439,7 @@ def test_a_blank_example_does_not_undo_the_network(method: Method, make_clusters
 
 def test_a_frozen_encoder_is_refused_where_nothing_else_learns(method: Method, working_set) -> None:
     points, labels, _ = working_set
-    data, settings = TrainingData(inputs_of(method, points), labels), TrainingSettings(lr=0.0, selection="last")
+    data, settings = TrainingData(inputs_of(method, points), labels), settings_for(method, lr=0.0)
     if isinstance(method, LearnsMetric):
         Trainer(linear_encoder(), method, data, settings)
         return

@@ -1,0 +1,188 @@
+"""Parts that ``consensus`` has, taken away, and parts that it does not have, added; on withheld training examples.
+
+    python benchmarks/tried.py --datasets digits --labels 1 --seeds 10 --device cpu --out tried_digits_1.json
+    python benchmarks/tried.py --datasets mnist --labels 1 --seeds 2 --set epochs=3 --set passes=1 --data-dir DATA
+
+15 % of each class are withheld and scored, with the last model; no label is held back, and the test set is not touched.
+Variants *by step* make pseudo-labels in every step. *Gain*: mean difference to the variant that they change ± its
+standard error, over seeds. What ``--out`` holds already is kept and not run again.
+
+- warm-up: the network first learns by ``instance`` without labels, with the preset of that method (``--warm-up``:
+  other settings, such as ``--warm-up epochs=5``);
+- Poisson learning (Calder et al., ICML 2020) instead of label propagation, on the features of every epoch;
+- fairness: the mean answer to the strong views of a batch shall have much entropy, as in FreeMatch (Wang et al., ICLR
+  2023) and SoftMatch, here compared with equal shares;
+- no alignment: answers are not divided by their running mean; no soft weights: every pseudo-label weighs 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from consensus import spread
+from few_labels import Propagation
+from jobs import Job, changes, machine, names, run_on_validation, what_is_left, with_run_options, write_result
+from torch import Tensor
+
+from semimetric.graph import Posteriors
+from semimetric.graph.posteriors import PRIOR
+from semimetric.methods.agreement import Agreement, certainty
+from semimetric.methods.baseline import head_logits
+from semimetric.methods.consensus import Consensus
+from semimetric.methods.naming import RunningNames
+from semimetric.metric import Metric
+from semimetric.pipeline import fit
+from semimetric.pipeline.resolve import resolve_benchmark
+from semimetric.training import Silent, Trainer
+
+FAIRNESS = 0.1
+STEP = {"naming": "step"}
+
+Patch = AbstractContextManager[Any]
+
+
+def warmed_up(warm_up: dict[str, Any]) -> Patch:
+    """Before its first epoch, the network of ``consensus`` takes over the weights that ``instance`` learned."""
+
+    def learn(plan: Any, trainer: Trainer) -> None:
+        first = resolve_benchmark(plan.dataset, "instance", plan.seed, selection="last", **warm_up)
+        alone = fit.build_trainer(first, trainer.data, trainer.device, Silent())
+        trainer.encoder.load_state_dict(alone.fit().encoder.state_dict())
+
+    return mock.patch.object(fit, "pretrain_encoder", learn)
+
+
+def by_poisson() -> Patch:
+    """Posteriors of the graph by Poisson learning."""
+
+    def posteriors(method: Consensus, points: Tensor, labels: Tensor) -> Posteriors:
+        count = len(method.classes)
+        places = torch.where(labels >= 0, torch.searchsorted(method.classes, labels.clamp_min(0)), -1)
+        values = Propagation(points.double()).poisson_values(places, count)
+        shares = torch.from_numpy(np.maximum(values, 0.0))
+        shares = shares + PRIOR * float(shares.sum(1).quantile(0.75)) / count
+        shares = shares / shares.sum(1, keepdim=True)
+        return Posteriors(method.classes, shares, certainty(shares))
+
+    return mock.patch.object(Consensus, "_graph_posteriors", posteriors)
+
+
+def with_fairness() -> Patch:
+    """One more term: the entropy that the mean answer to strong views lacks."""
+    plain = Consensus.loss
+
+    def loss(method: Consensus, metric: Metric, features: Tensor, constraints: Agreement) -> Tensor:
+        strong = head_logits(method.head, method._points(features))[len(constraints) :]
+        mean = strong.softmax(1).mean(0).clamp_min(1e-6)
+        return plain(method, metric, features, constraints) + FAIRNESS * (mean * mean.log()).sum()
+
+    return mock.patch.object(Consensus, "loss", loss)
+
+
+def without_alignment() -> Patch:
+    """Answers as the head gives them."""
+    return mock.patch.object(RunningNames, "aligned", lambda _, shares: shares)
+
+
+def without_soft_weights() -> Patch:
+    """Every pseudo-label counts as much, but for the veto."""
+    return mock.patch.object(RunningNames, "weights", lambda _, confidence: torch.ones_like(confidence))
+
+
+PLAIN, BY_STEP = "as shipped", "by step"
+VARIANTS: dict[str, tuple[str, dict[str, Any], Callable[[], Patch] | None]] = {
+    PLAIN: (PLAIN, {}, nullcontext),
+    "warm-up": (PLAIN, {}, None),
+    "Poisson learning": (PLAIN, {}, by_poisson),
+    BY_STEP: (PLAIN, STEP, nullcontext),
+    "by step + fairness": (BY_STEP, STEP, with_fairness),
+    "by step without alignment": (BY_STEP, STEP, without_alignment),
+    "by step without soft weights": (BY_STEP, STEP, without_soft_weights),
+}
+"""What each is compared with, its settings, and what it changes in the code; None: the warm-up."""
+
+
+def table(outcomes: list[dict[str, Any]]) -> list[list[str]]:
+    """A line for each dataset and variant: scores in per cent, and the gain."""
+    lines = [["dataset", "variant", "seeds", "NMI", "R@1", "right pseudo-labels", "gain NMI", "gain R@1"]]
+    for dataset in dict.fromkeys(outcome["label"].partition(" ")[0] for outcome in outcomes):
+        for name, (reference, _, _) in VARIANTS.items():
+            mine, other = (values(outcomes, f"{dataset} {label}") for label in (name, reference))
+            if mine:
+                shown = [spread([row[place] for row in mine.values()]) for place in range(3)]
+                gains = [gain(mine, other, place) if name != reference else "" for place in range(2)]
+                lines.append([dataset, name, str(len(mine)), *shown, *gains])
+    return lines
+
+
+def values(outcomes: list[dict[str, Any]], label: str) -> dict[int, tuple[float, float, float]]:
+    """NMI, Recall@1 and right pseudo-labels of each seed, in per cent."""
+    return {
+        outcome["seed"]: (
+            100 * outcome["final"]["nmi"],
+            100 * outcome["final"]["recall@1"],
+            100 * outcome["history"][-1]["right_pseudo_labels"],
+        )
+        for outcome in outcomes
+        if outcome["label"] == label
+    }
+
+
+def gain(mine: dict[int, Any], other: dict[int, Any], place: int) -> str:
+    """Mean difference over the seeds of both, and its standard error."""
+    found = [mine[seed][place] - other[seed][place] for seed in mine if seed in other]
+    if len(found) < 2:
+        return ""
+    return f"{statistics.mean(found):+.1f} ± {statistics.stdev(found) / len(found) ** 0.5:.1f}"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--datasets", default="digits")
+    options.add_argument("--variants", type=names(VARIANTS), default=",".join(VARIANTS), help=f"of {', '.join(VARIANTS)}")
+    options.add_argument("--labels", type=int, default=1, help="labels of each class")
+    options.add_argument("--seeds", type=int, default=10, help="how many, from 100")
+    options.add_argument("--warm-up", action="append", default=[], help="[DATASET:]NAME=VALUE, other than the preset's")
+    options.add_argument("--set", action="append", default=[], help="[DATASET:]NAME=VALUE, other than the preset's")
+    return with_run_options(options)
+
+
+def jobs_of(args: argparse.Namespace) -> list[Job]:
+    """What is asked for, seed by seed."""
+    common = {"hold_back": 0.0, "labels_per_class": args.labels}
+    return [
+        Job(dataset, "consensus", seed, "default", common | VARIANTS[name][1] | changes(args.set, dataset), f"{dataset} {name}", validate=True)
+        for dataset in args.datasets.split(",")
+        for seed in range(100, 100 + args.seeds)
+        for name in args.variants
+    ]
+
+
+def patched(job: Job, warm_up: dict[str, Any]) -> Patch:
+    """What the variant of a job changes in the code."""
+    patch = VARIANTS[job.label.partition(" ")[2]][2]
+    return warmed_up(warm_up) if patch is None else patch()
+
+
+def main() -> None:
+    """Run what is missing in this process, write the JSON after every run, and print the table."""
+    args = parser().parse_args()
+    torch.set_num_threads(args.threads)
+    outcomes, left = what_is_left(jobs_of(args), args.out)
+    for job in left:
+        with patched(job, changes(args.warm_up, job.dataset)):
+            outcomes.append(run_on_validation(job, args.data_dir, args.device))
+        write_result(args.out, machine() | {"threads": args.threads, "table": table(outcomes), "jobs": outcomes})
+    print("\n".join("| " + " | ".join(line) + " |" for line in table(outcomes)))
+
+
+if __name__ == "__main__":
+    main()
