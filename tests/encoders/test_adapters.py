@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
 from semimetric.encoders import build_encoder, encode, output_width, wrap
+from semimetric.encoders.classifiers import _with_new_names
 from semimetric.encoders.weights import load_tensors, read_weights
 
 
@@ -265,6 +266,47 @@ def test_auxiliary_heads_are_passed_over_where_the_network_had_some(
     assert torch.equal(encoder(IMAGES), model.body(IMAGES))
     with pytest.raises(InputError, match=r"first 'aux2.fc1.weight'"):
         build_encoder("torchvision:tiny", (3, 64, 64), 0, weights=path)
+
+
+class MNASNet(nn.Sequential):
+    """Named like torchvision's network, which refuses tensors that tell no version."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, tensors, prefix, metadata, *rest) -> None:
+        if metadata.get("version") not in (1, 2):
+            raise ValueError("no version")
+        super()._load_from_state_dict(tensors, prefix, metadata, *rest)
+
+
+def test_a_network_that_asks_for_a_version_loads_tensors_without_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stand_in_torchvision(monkeypatch)
+    model = MNASNet(OrderedDict(torchvision_stand_in("classifier", nn.Linear(6, 10)).named_children()))
+    vars(sys.modules["torchvision"].models)["get_model"] = lambda name, **given: MNASNet(*model.children())
+    named = {str(place): layer for place, layer in enumerate(model.children())}
+    save_file(nn.ModuleDict(named).state_dict(), tmp_path / "mnasnet.safetensors")
+    with pytest.raises(ValueError, match="no version"):
+        MNASNet(*model.children()).load_state_dict(dict(nn.ModuleDict(named).state_dict()))
+    encoder = build_encoder("torchvision:tiny", (3, 64, 64), 0, weights=tmp_path / "mnasnet.safetensors")
+    encoder.load_state_dict(dict(encoder.state_dict()))
+
+
+def test_densenet_may_have_the_names_that_torchvision_publishes() -> None:
+    value = torch.zeros(1)
+    published = {
+        "features.denseblock1.denselayer12.norm.1.weight": value,
+        "features.denseblock1.denselayer12.conv.2.weight": value,
+        "features.norm5.bias": value,
+    }
+    assert list(_with_new_names(published)) == [
+        "features.denseblock1.denselayer12.norm1.weight",
+        "features.denseblock1.denselayer12.conv2.weight",
+        "features.norm5.bias",
+    ]
+    others = {"layer1.0.norm.1.weight": value, "norm1.bias": value}
+    assert _with_new_names(others) is others
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".pth", ".pt"])
