@@ -26,16 +26,21 @@ ROWS = (
     "instance",
     "deepcluster",
     "synthetic",
+    "stml",
     "affinity-triplets",
     "consensus",
 )
 WIDTH = {"digits": 32, "mnist": 64, "fashion-mnist": 64, "cifar10": 32}
 """Dimensions of every embedding: those that the paper's method keeps."""
+SETTINGS: dict[str, dict[str, Any]] = {"stml": {"labels_per_class": 0}}
+"""``stml`` can use labels; here it has none, like the baselines above it."""
 
 
 def job(dataset: str, method: str, seed: int, entries: list[str], validate: bool) -> Job:
     """One run at the width of its dataset, with the settings of ``--set`` that concern the dataset or the method."""
-    settings = {"components": WIDTH[dataset]} | changes(entries, dataset) | changes(entries, method)
+    settings = (
+        {"components": WIDTH[dataset]} | SETTINGS.get(method, {}) | changes(entries, dataset) | changes(entries, method)
+    )
     return Job(dataset, method, seed, "default", settings, f"{dataset} {method}", validate=validate)
 
 

@@ -12,6 +12,8 @@ standard error, over seeds. What ``--out`` holds already is kept and not run aga
 - Poisson learning (Calder et al., ICML 2020) instead of label propagation, on the features of every epoch;
 - fairness: the mean answer to the strong views of a batch shall have much entropy, as in FreeMatch (Wang et al., ICLR
   2023) and SoftMatch, here compared with equal shares;
+- neighbours, context: five neighbours to a batch, and STML's loss as one more term (``--context 1 --neighbours 5``);
+- context of pseudo-labels: its targets are (P + C + <q_i, q_j>) / 3, with the posteriors q of the consensus;
 - no alignment: answers are not divided by their running mean; no soft weights: every pseudo-label weighs 1.
 """
 
@@ -33,6 +35,7 @@ from torch import Tensor
 
 from semimetric.graph import Posteriors
 from semimetric.graph.posteriors import PRIOR
+from semimetric.losses import contextual_targets, relaxed_contrastive_loss
 from semimetric.methods.agreement import Agreement, certainty
 from semimetric.methods.baseline import head_logits
 from semimetric.methods.consensus import Consensus
@@ -44,6 +47,7 @@ from semimetric.training import Silent, Trainer
 
 FAIRNESS = 0.1
 STEP = {"naming": "step"}
+CONTEXT = {"neighbours": 5, "context": 1.0}
 
 Patch = AbstractContextManager[Any]
 
@@ -96,11 +100,29 @@ def without_soft_weights() -> Patch:
     return mock.patch.object(RunningNames, "weights", lambda _, confidence: torch.ones_like(confidence))
 
 
+def context_of_names() -> Patch:
+    """STML's targets averaged with how alike the posteriors of two examples are; two labels still decide."""
+
+    def context(method: Consensus, points: Tensor, batch: Agreement) -> Tensor:
+        views = len(points) // len(batch)
+        outputs = batch.outputs.repeat(len(points) // len(batch.outputs), 1)
+        targets = contextual_targets(outputs, batch.nodes.repeat(views))
+        shares, known = batch.shares.repeat(views, 1).to(targets), batch.known.repeat(views)
+        alike = shares @ shares.T
+        both = known[:, None] & known
+        return relaxed_contrastive_loss(points, torch.where(both, alike.round(), (2 * targets + alike) / 3))
+
+    return mock.patch.object(Consensus, "_context", context)
+
+
 PLAIN, BY_STEP = "as shipped", "by step"
 VARIANTS: dict[str, tuple[str, dict[str, Any], Callable[[], Patch] | None]] = {
     PLAIN: (PLAIN, {}, nullcontext),
     "warm-up": (PLAIN, {}, None),
     "Poisson learning": (PLAIN, {}, by_poisson),
+    "neighbours": (PLAIN, {"neighbours": 5}, nullcontext),
+    "context": (PLAIN, CONTEXT, nullcontext),
+    "context of pseudo-labels": (PLAIN, CONTEXT, context_of_names),
     BY_STEP: (PLAIN, STEP, nullcontext),
     "by step + fairness": (BY_STEP, STEP, with_fairness),
     "by step without alignment": (BY_STEP, STEP, without_alignment),
@@ -147,7 +169,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--datasets", default="digits")
-    options.add_argument("--variants", type=names(VARIANTS), default=",".join(VARIANTS), help=f"of {', '.join(VARIANTS)}")
+    options.add_argument("--variants", type=names(VARIANTS), default=",".join(VARIANTS), help=", ".join(VARIANTS))
     options.add_argument("--labels", type=int, default=1, help="labels of each class")
     options.add_argument("--seeds", type=int, default=10, help="how many, from 100")
     options.add_argument("--warm-up", action="append", default=[], help="[DATASET:]NAME=VALUE, other than the preset's")
@@ -159,7 +181,15 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
     """What is asked for, seed by seed."""
     common = {"hold_back": 0.0, "labels_per_class": args.labels}
     return [
-        Job(dataset, "consensus", seed, "default", common | VARIANTS[name][1] | changes(args.set, dataset), f"{dataset} {name}", validate=True)
+        Job(
+            dataset,
+            "consensus",
+            seed,
+            "default",
+            common | VARIANTS[name][1] | changes(args.set, dataset),
+            f"{dataset} {name}",
+            validate=True,
+        )
         for dataset in args.datasets.split(",")
         for seed in range(100, 100 + args.seeds)
         for name in args.variants
