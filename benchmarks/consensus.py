@@ -34,6 +34,7 @@ RESNET = {"encoder": "resnet9", "selective": True, "epochs": 90, "naming": "epoc
 FORMER = {
     "encoder": "resnet9",
     "veto": True,
+    "metric": "principal",
     "projection": 0,
     "lr_schedule": "slow-cosine",
     "epochs": 16,

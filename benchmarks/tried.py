@@ -14,6 +14,9 @@ standard error, over seeds. What ``--out`` holds already is kept and not run aga
   2023) and SoftMatch, here compared with equal shares;
 - neighbours, context: five neighbours to a batch, and STML's loss as one more term (``--context 1 --neighbours 5``);
 - context of pseudo-labels: its targets are (P + C + <q_i, q_j>) / 3, with the posteriors q of the consensus;
+- clusters: k-means clusters of the features of every epoch, one or three for each class, are positives of one more
+  contrastive loss of half the weight. That is SLADE's idea (Duan et al., CVPR 2021) without its second network, which
+  learns anew from the first, and without its basis vectors, which weight pairs;
 - no alignment: answers are not divided by their running mean; no soft weights: every pseudo-label weighs 1.
 """
 
@@ -22,7 +25,8 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -34,8 +38,9 @@ from jobs import Job, changes, machine, names, run_on_validation, what_is_left, 
 from torch import Tensor
 
 from semimetric.graph import Posteriors
+from semimetric.graph.clustering import kmeans
 from semimetric.graph.posteriors import PRIOR
-from semimetric.losses import contextual_targets, relaxed_contrastive_loss
+from semimetric.losses import contextual_targets, contrastive_loss, relaxed_contrastive_loss
 from semimetric.methods.agreement import Agreement, certainty
 from semimetric.methods.baseline import head_logits
 from semimetric.methods.consensus import Consensus
@@ -46,6 +51,7 @@ from semimetric.pipeline.resolve import resolve_benchmark
 from semimetric.training import Silent, Trainer
 
 FAIRNESS = 0.1
+CLUSTERED = 0.5
 STEP = {"naming": "step"}
 CONTEXT = {"neighbours": 5, "context": 1.0}
 
@@ -115,6 +121,28 @@ def context_of_names() -> Patch:
     return mock.patch.object(Consensus, "_context", context)
 
 
+def by_clusters(share: int) -> Patch:
+    """One more contrast, of k-means clusters of the features of the epoch; ``share`` clusters for each class."""
+    name, learn = Consensus.constraints, Consensus.loss
+    clusters = torch.zeros(0, dtype=torch.int64)
+
+    def constraints(method: Consensus, features: Tensor, labels: Tensor) -> Agreement:
+        nonlocal clusters
+        found = name(method, features, labels)
+        clusters = kmeans(method._points(features), share * len(found.classes), restarts=1, iterations=20).assignment
+        return found
+
+    def loss(method: Consensus, metric: Metric, features: Tensor, constraints: Agreement) -> Tensor:
+        s, points = method.settings, method._points(features)
+        alike = contrastive_loss(points, clusters[constraints.nodes].repeat(2), None, s.contrast_temperature)
+        return learn(method, metric, features, constraints) + CLUSTERED * alike
+
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(Consensus, "constraints", constraints))
+    stack.enter_context(mock.patch.object(Consensus, "loss", loss))
+    return stack
+
+
 PLAIN, BY_STEP = "as shipped", "by step"
 VARIANTS: dict[str, tuple[str, dict[str, Any], Callable[[], Patch] | None]] = {
     PLAIN: (PLAIN, {}, nullcontext),
@@ -123,6 +151,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], Callable[[], Patch] | None]] = {
     "neighbours": (PLAIN, {"neighbours": 5}, nullcontext),
     "context": (PLAIN, CONTEXT, nullcontext),
     "context of pseudo-labels": (PLAIN, CONTEXT, context_of_names),
+    "clusters": (PLAIN, {}, partial(by_clusters, 1)),
+    "three clusters a class": (PLAIN, {}, partial(by_clusters, 3)),
     BY_STEP: (PLAIN, STEP, nullcontext),
     "by step + fairness": (BY_STEP, STEP, with_fairness),
     "by step without alignment": (BY_STEP, STEP, without_alignment),
