@@ -7,6 +7,7 @@ import dataclasses
 import json
 import multiprocessing
 import platform
+import re
 import shlex
 import sys
 import tempfile
@@ -283,7 +284,7 @@ def machine() -> dict[str, Any]:
 
 def command() -> str:
     """What repeats this run, as it is typed in a shell; files elsewhere are told by their names."""
-    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
+    words = [re.sub(r"(^|(?<==))/(.*/)?", "", word) for word in sys.argv[1:]]
     return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
 
 

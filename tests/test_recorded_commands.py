@@ -115,6 +115,14 @@ def test_commands_are_found_in_results_and_pages() -> None:
     assert list(commands({"a": [{"commands": ["x", "y"]}], "command": "z"})) == ["x", "y", "z"]
 
 
+def test_a_command_is_recorded_without_the_folders_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["benchmarks/tried.py", "--out", "/a/b.json", "--set", "weights=/a/c/w.npz", "--data-dir", "photos/birds"]
+    monkeypatch.setattr(sys, "argv", given)
+    assert script("jobs").command() == (
+        "python benchmarks/tried.py --out b.json --set weights=w.npz --data-dir photos/birds"
+    )
+
+
 def test_a_variable_holds_in_its_block() -> None:
     line = "    python benchmarks/linear.py $D\n"
     known, unknown = shown(f'    D="--seeds 2"\n{line}\nNext\n\n{line}')
