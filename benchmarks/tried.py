@@ -239,7 +239,8 @@ def main() -> None:
     outcomes, left = what_is_left(jobs_of(args), args.out)
     for job in left:
         with patched(job, changes(args.warm_up, job.dataset)):
-            outcomes.append(run_on_validation(job, args.data_dir, args.device))
+            outcome = run_on_validation(job, args.data_dir, args.device)
+        outcomes.append(outcome | {"history": outcome["history"][-1:]})  # of the log, the last epoch says enough
         write_result(args.out, machine() | {"threads": args.threads, "table": table(outcomes), "jobs": outcomes})
     print("\n".join("| " + " | ".join(line) + " |" for line in table(outcomes)))
 
