@@ -3,7 +3,9 @@
     python benchmarks/tried.py --datasets digits --labels 1 --seeds 10 --device cpu --out tried_digits_1.json
     python benchmarks/tried.py --datasets mnist --labels 1 --seeds 2 --set epochs=3 --set passes=1 --data-dir DATA
 
-15 % of each class are withheld and scored, with the last model; no label is held back, and the test set is not touched.
+15 % of each class (with ``--set validation_share`` on photographs: of the classes) are withheld and scored, with the
+last model. No label is held back, and the test set is not touched. It runs on the CPU alone: a recorded step would not
+see what a variant changes in every epoch.
 Variants *by step* make pseudo-labels in every step. *Gain*: mean difference to the variant that they change ± its
 standard error, over seeds. What ``--out`` holds already is kept and not run again.
 
@@ -27,6 +29,7 @@ import statistics
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -34,7 +37,7 @@ import numpy as np
 import torch
 from consensus import spread
 from few_labels import Propagation
-from jobs import Job, changes, machine, names, run_on_validation, what_is_left, with_run_options, write_result
+from jobs import Job, changes, machine, names, run_on_validation, what_is_left, write_result
 from torch import Tensor
 
 from semimetric.graph import Posteriors
@@ -121,15 +124,16 @@ def context_of_names() -> Patch:
     return mock.patch.object(Consensus, "_context", context)
 
 
-def by_clusters(share: int) -> Patch:
-    """One more contrast, of k-means clusters of the features of the epoch; ``share`` clusters for each class."""
+def by_clusters(of_each_class: int) -> Patch:
+    """One more contrast, of k-means clusters of the features of the epoch."""
     name, learn = Consensus.constraints, Consensus.loss
     clusters = torch.zeros(0, dtype=torch.int64)
 
     def constraints(method: Consensus, features: Tensor, labels: Tensor) -> Agreement:
         nonlocal clusters
         found = name(method, features, labels)
-        clusters = kmeans(method._points(features), share * len(found.classes), restarts=1, iterations=20).assignment
+        count = of_each_class * len(found.classes)
+        clusters = kmeans(method._points(features), count, restarts=1, iterations=20).assignment
         return found
 
     def loss(method: Consensus, metric: Metric, features: Tensor, constraints: Agreement) -> Tensor:
@@ -143,7 +147,7 @@ def by_clusters(share: int) -> Patch:
     return stack
 
 
-PLAIN, BY_STEP = "as shipped", "by step"
+PLAIN, STEPWISE = "as shipped", "by step"
 VARIANTS: dict[str, tuple[str, dict[str, Any], Callable[[], Patch] | None]] = {
     PLAIN: (PLAIN, {}, nullcontext),
     "warm-up": (PLAIN, {}, None),
@@ -153,10 +157,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], Callable[[], Patch] | None]] = {
     "context of pseudo-labels": (PLAIN, CONTEXT, context_of_names),
     "clusters": (PLAIN, {}, partial(by_clusters, 1)),
     "three clusters a class": (PLAIN, {}, partial(by_clusters, 3)),
-    BY_STEP: (PLAIN, STEP, nullcontext),
-    "by step + fairness": (BY_STEP, STEP, with_fairness),
-    "by step without alignment": (BY_STEP, STEP, without_alignment),
-    "by step without soft weights": (BY_STEP, STEP, without_soft_weights),
+    STEPWISE: (PLAIN, STEP, nullcontext),
+    "by step + fairness": (STEPWISE, STEP, with_fairness),
+    "by step without alignment": (STEPWISE, STEP, without_alignment),
+    "by step without soft weights": (STEPWISE, STEP, without_soft_weights),
 }
 """What each is compared with, its settings, and what it changes in the code; None: the warm-up."""
 
@@ -204,7 +208,11 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--seeds", type=int, default=10, help="how many, from 100")
     options.add_argument("--warm-up", action="append", default=[], help="[DATASET:]NAME=VALUE, other than the preset's")
     options.add_argument("--set", action="append", default=[], help="[DATASET:]NAME=VALUE, other than the preset's")
-    return with_run_options(options)
+    options.add_argument("--data-dir", type=Path)
+    options.add_argument("--device", choices=("cpu",), default="cpu")
+    options.add_argument("--threads", type=int, default=1)
+    options.add_argument("--out", type=Path)
+    return options
 
 
 def jobs_of(args: argparse.Namespace) -> list[Job]:
@@ -226,21 +234,37 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
     ]
 
 
-def patched(job: Job, warm_up: dict[str, Any]) -> Patch:
+def warm_up_of(job: Job, entries: list[str]) -> dict[str, Any] | None:
+    """Settings of the warm-up, other than the preset's, if the variant of a job has one."""
+    return changes(entries, job.dataset) if VARIANTS[job.label.partition(" ")[2]][2] is None else None
+
+
+def patched(job: Job, warm_up: dict[str, Any] | None) -> Patch:
     """What the variant of a job changes in the code."""
     patch = VARIANTS[job.label.partition(" ")[2]][2]
-    return warmed_up(warm_up) if patch is None else patch()
+    return warmed_up(warm_up or {}) if patch is None else patch()
+
+
+def check_warm_ups(outcomes: list[dict[str, Any]], warm_ups: dict[str, dict[str, Any] | None]) -> None:
+    """Refuse outcomes of another warm-up than is asked for."""
+    if any(outcome["warm_up"] != warm_ups.get(outcome["label"], outcome["warm_up"]) for outcome in outcomes):
+        raise SystemExit("--out holds runs with another --warm-up; choose another file.")
 
 
 def main() -> None:
     """Run what is missing in this process, write the JSON after every run, and print the table."""
     args = parser().parse_args()
     torch.set_num_threads(args.threads)
-    outcomes, left = what_is_left(jobs_of(args), args.out)
+    jobs = jobs_of(args)
+    warm_ups = {job.label: warm_up_of(job, args.warm_up) for job in jobs}
+    outcomes, left = what_is_left(jobs, args.out)
+    check_warm_ups(outcomes, warm_ups)
     for job in left:
-        with patched(job, changes(args.warm_up, job.dataset)):
+        warm_up = warm_ups[job.label]
+        with patched(job, warm_up):
             outcome = run_on_validation(job, args.data_dir, args.device)
-        outcomes.append(outcome | {"history": outcome["history"][-1:]})  # of the log, the last epoch says enough
+        last = outcome["history"][-1:]  # of the log, the last epoch says enough
+        outcomes.append(outcome | {"history": last, "warm_up": warm_up})
         write_result(args.out, machine() | {"threads": args.threads, "table": table(outcomes), "jobs": outcomes})
     print("\n".join("| " + " | ".join(line) + " |" for line in table(outcomes)))
 

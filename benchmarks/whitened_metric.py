@@ -142,11 +142,13 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
     ]
 
 
-def left(jobs: list[Job], runs: list[dict[str, Any]]) -> list[Job]:
-    """The jobs that are not among the runs; runs of other settings are refused."""
+def left(jobs: list[Job], runs: list[dict[str, Any]], widths: list[int]) -> list[Job]:
+    """The jobs that are not among the runs; runs of other settings or widths are refused."""
     done = {(run["dataset"], run["seed"]): run["settings"] for run in runs}
     if any(done.get((job.dataset, job.seed), rounded(job.settings)) != rounded(job.settings) for job in jobs):
         raise SystemExit("--out holds runs with other settings; choose another file.")
+    if any(run["widths"] != widths for run in runs):
+        raise SystemExit("--out holds runs with other --widths; choose another file.")
     return [job for job in jobs if (job.dataset, job.seed) not in done]
 
 
@@ -156,10 +158,10 @@ def main() -> None:
     torch.set_num_threads(1)
     there = args.out is not None and args.out.exists()
     runs: list[dict[str, Any]] = json.loads(args.out.read_text())["runs"] if there else []
-    for job in left(jobs_of(args), runs):
+    for job in left(jobs_of(args), runs, args.widths):
         began = time.perf_counter()
         scores = scores_of(trainer_of(job, args.data_dir, choose_device(args.device)), args.widths)
-        facts = {"dataset": job.dataset, "seed": job.seed, "settings": job.settings}
+        facts = {"dataset": job.dataset, "seed": job.seed, "settings": job.settings, "widths": args.widths}
         runs.append(facts | {"scores": scores, "seconds": time.perf_counter() - began})
         print(job.dataset, job.seed, {name: f"{s['nmi']:.1f} / {s['recall@1']:.1f}" for name, s in scores.items()})
         write_result(args.out, machine() | {"threads": 1, "table": table(runs), "runs": runs})

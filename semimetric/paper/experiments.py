@@ -120,8 +120,8 @@ DESCRIBED: Values = {"backbone": "googlenet-rmac"}
 
 CONSENSUS = Row("consensus", "consensus", "ours", on_photographs=DESCRIBED)
 STML = Row("stml, with labels", "stml", "ours", on_photographs=DESCRIBED)
-STML_SHORT = Row("stml, with labels, 6 passes", "stml", "ours", {"epochs": 6, "passes": 1})
-"""The preset's 150 passes over the examples take hours on a CPU."""
+STML_SHORT = Row("stml, with labels, shortened", "stml", "ours", {"epochs": 6, "passes": 1})
+"""Six passes over the examples: the preset's 150, or 300, take hours on a CPU."""
 
 STML_ALONE = Row("stml", "stml", "ours", {"labels_per_class": 0}, on_photographs=DESCRIBED)
 

@@ -34,6 +34,8 @@ FORMS = {
     "consensus by step": {"naming": "step"},
     "consensus without gradients of weak views": {"naming": "step", "projection": 8, "stop_gradient": True},
     "consensus with context": {"context": 1.0, "neighbours": 3},
+    "consensus in a whitened space": {"metric": "within"},
+    "consensus with a whitened result": {"metric": "whitened"},
 }
 """Settings that change what a step does."""
 

@@ -103,6 +103,7 @@ def test_many_images_in_colour_are_named_in_every_step_on_a_gpu(
     assert plan.network.encoder == encoder
     assert (plan.method_settings.naming == "step") == (encoder == "resnet9-512")
     assert (plan.training.optimizer == "sgd") == (encoder == "resnet9-512")
+    assert (plan.method_settings.metric == "whitened") == (encoder == "resnet9-512")
     given = resolve_own(kind, shape, labels, device, encoder=encoder, naming="epoch", optimizer="adam")
     assert (given.method_settings.naming, given.training.optimizer) == ("epoch", "adam")
     assert resolve_own(kind, shape, labels, device, "triplet").network.encoder != "resnet9-512"
@@ -132,7 +133,9 @@ def test_a_residual_encoder_brings_its_settings_to_a_benchmark(encoder: str) -> 
     assert (small.training.optimizer, small.training.compile, small.method_settings.naming) == ("adamw", True, "step")
     assert resolve_benchmark("fashion-mnist").method_settings.naming == "step"
     assert resolve_benchmark("mnist").method_settings.naming == "epoch"
-    assert resolve_benchmark("fashion-mnist", encoder=encoder).method_settings.metric == "principal"
+    for dataset in ("cifar10", "fashion-mnist"):  # whose own shrinkage is smaller
+        found = resolve_benchmark(dataset, encoder=encoder).method_settings
+        assert (found.metric, found.shrinkage) == ("whitened", 3.0)
     assert resolve_benchmark("cifar10", "triplet", encoder=encoder).training.optimizer != "sgd"
     for other in ({"optimizer": "adamw"}, {"momentum": 0.0}):  # have no momentum for Nesterov's
         assert not resolve_benchmark("cifar10", encoder=encoder, **other).training.nesterov
