@@ -233,7 +233,8 @@ def test_a_hundred_steps_stay_finite_and_repeat(method: Method, make_clusters) -
     def trainer(passes: int) -> Trainer:
         torch.manual_seed(0)
         encoder = nn.Sequential(nn.Flatten(), nn.Linear(WIDTH, 32), nn.ReLU(), nn.Linear(32, WIDTH))
-        settings = settings_for(method, epochs=2, passes=passes, batch_size=12, lr=lively(method), metric_every="batch")
+        every = "epoch" if isinstance(method, LearnsMetric) and method.metric_after_steps else "batch"
+        settings = settings_for(method, epochs=2, passes=passes, batch_size=12, lr=lively(method), metric_every=every)
         return Trainer(encoder, build_method(method.name, **dataclasses.asdict(method.settings)), data, settings)
 
     passes = -(-50 // steps_of(trainer(1)))
