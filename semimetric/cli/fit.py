@@ -323,9 +323,10 @@ def _fit_benchmark(
                 "stays frozen, and a small model of its features is trained."
             )
         if not job.quiet and plan.split is not None:
+            epochs = "1 epoch" if plan.training.epochs == 1 else f"{plan.training.epochs} epochs"
             print_beside(
-                f"{job.method} on {dataset}: {plan.split.labels_per_class} labels per class, {plan.training.epochs} "
-                f"epochs, lr {plan.training.lr:g}; all settings in {out / 'config.json'}"
+                f"{job.method} on {dataset}: {plan.split.labels_per_class} labels per class, {epochs}, "
+                f"lr {plan.training.lr:g}; --show-settings prints all settings"
             )
         outcome = fit_benchmark(plan, out, data_dir, job.device, resume, progress)
     report(outcome, out, job.as_json)

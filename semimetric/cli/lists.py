@@ -19,7 +19,12 @@ def methods(as_json: AsJson = False) -> None:
     from semimetric.methods.registry import METHODS
 
     rows = [
-        {"name": name, "summary": kind.summary, "needs": kind.needs.words(), "reference": kind.reference}
+        {
+            "name": name,
+            "summary": kind.summary,
+            "needs": kind.needs.words(kind.labels_optional),
+            "reference": kind.reference,
+        }
         for name, kind in METHODS.items()
     ]
     _print_rows(rows, as_json)

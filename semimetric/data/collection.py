@@ -154,7 +154,7 @@ def skipped_lines(skipped: Mapping[str, str]) -> Iterable[str]:
         more = f" and {count - _SHOWN_NAMES} more" if count > _SHOWN_NAMES else ""
         yield f"  {', '.join(names[:_SHOWN_NAMES])}{more}: {reason}"
     if len(frequent) > _SHOWN_REASONS:
-        yield f"  and {sum(count for _, count in frequent[_SHOWN_REASONS:])} more for other reasons"
+        yield f"  and {sum(count for _, count in frequent[_SHOWN_REASONS:])} more, for reasons of their own"
 
 
 def natural_key(text: str) -> NaturalKey:

@@ -30,9 +30,9 @@ class Needs:
     views: bool = False
     images: bool = False
 
-    def words(self) -> str:
+    def words(self, labels_optional: bool = False) -> str:
         """The needs as a short list for tables."""
-        names = ("labels", "unlabelled data", "graph", "views", "images")
+        names = ("labels (optional)" if labels_optional else "labels", "unlabelled data", "graph", "views", "images")
         needed = zip(names, dataclasses.astuple(self), strict=True)
         return ", ".join(name for name, need in needed if need) or "nothing"
 

@@ -16,6 +16,7 @@ from semimetric.paper.experiments import TABLES, Table
 COMPLEXITY = "complexity"
 TARGETS = (*TABLES, COMPLEXITY)
 QUICK_DATASETS, QUICK_SEEDS = ("digits",), (0,)
+IN_SMALL = " (quick: digits, one epoch; no comparison of methods)"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Request:
             raise InputError("no table has a row of these --datasets and --methods. Leave one of them out.")
         if self.seeds or self.quick:
             found = [dataclasses.replace(table, seeds=self.seeds or QUICK_SEEDS) for table in found]
+        if self.quick:
+            found = [dataclasses.replace(table, title=f"{table.title}{IN_SMALL}") for table in found]
         return found
 
     def _cut(self, table: Table) -> Table:

@@ -45,7 +45,7 @@ def test_summary_of_few_classes_and_many_reasons() -> None:
     assert photographs([None]).summary() == "1 photograph: 0 labelled, 1 unlabelled."
     assert photographs(["a", "a"]).summary().endswith("1 class: a.")
     many = photographs([None], {f"row {number}": f"there is no file {number}" for number in range(9)})
-    assert many.summary().endswith("row 4: there is no file 4\n  and 4 more for other reasons")
+    assert many.summary().endswith("row 4: there is no file 4\n  and 4 more, for reasons of their own")
 
 
 def test_entries_must_fit_together() -> None:

@@ -42,6 +42,24 @@ def test_class_folders_loose_files_and_unlabelled(tmp_path: Path) -> None:
     assert (collection.features, collection.columns, collection.skipped) == (None, (), {})
 
 
+def test_folders_that_this_package_wrote_are_no_classes(tmp_path: Path) -> None:
+    for name in ("cat/1.jpg", "dog/1.jpg", "dog/config.json", "dog/figures/2.png"):
+        touch(tmp_path / name)
+    for name in ("run/config.json", "run/manifest.json", "run/1.png", "deep/a/report.html", "deep/a/figures/map.png"):
+        touch(tmp_path / name)
+    touch(tmp_path / "both/compare.html")
+    touch(tmp_path / "both/figures/curves.png")
+    collection = read_collection(tmp_path)
+    assert found(tmp_path) == {"cat/1.jpg": "cat", "dog/1.jpg": "dog", "dog/figures/2.png": "dog"}
+    written = "that this package wrote"
+    assert {name: why for name, why in collection.skipped.items() if name.endswith("/")} == {
+        "run/": f"it holds a run {written}",
+        "deep/a/": f"it holds a report {written}",
+        "both/": f"it holds a comparison of runs {written}",
+    }
+    assert collection.empty == ("deep",)
+
+
 @pytest.mark.parametrize("folder", ["unlabelled", "Unlabeled", "UNLABELLED", " unlabelled ", "-1"])
 def test_folders_without_a_label(tmp_path: Path, folder: str) -> None:
     touch(tmp_path / folder / "1.jpg")

@@ -79,7 +79,10 @@ def test_columns_by_name(tmp_path: Path) -> None:
     text = "code,a,species,label\nx,1,cat,5\ny,2,dog,6\n"
     collection = table(tmp_path, text, label_column="species", id_column="code")
     assert (collection.names, collection.labels, collection.columns) == (("x", "y"), ("cat", "dog"), ("a", "label"))
-    with pytest.raises(InputError, match=r"id_column 'kode' is not in .*which has 'code', 'a', 'species', 'label'"):
+    with pytest.raises(
+        InputError,
+        match=r"id_column 'kode' is not in .*which has 'code', 'a', 'species', 'label'\. Did you mean 'code'\?",
+    ):
         table(tmp_path, text, label_column="species", id_column="kode")
     assert table(tmp_path, "id,a\n5,1\n6,2\n", label_column="id").labels == ("5", "6")
 

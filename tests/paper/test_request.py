@@ -84,6 +84,8 @@ def test_photographs_have_three_seeds_and_the_others_five() -> None:
 
 def test_a_quick_look_touches_every_table_on_digits() -> None:
     tables = Request(("all",), quick=True).tables()
+    assert all("quick: digits, one epoch" in table.title for table in tables)
+    assert not any("quick" in table.title for table in Request(("all",)).tables())
     assert [table.name for table in tables] == [*TABLES]
     for table in tables:
         assert (table.datasets, table.seeds) == (("digits",), (0,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import re
 from collections import Counter
@@ -116,7 +117,9 @@ def find_column(
             if name.casefold() == candidate.casefold():
                 return name
     if wanted is not None:
-        raise InputError(f"{argument} {wanted!r} is not in {path}, which has {listed(names)}. Name one of these.")
+        near = difflib.get_close_matches(wanted.strip(), names, 1)
+        remedy = f"Did you mean {near[0]!r}?" if near else "Name one of these."
+        raise InputError(f"{argument} {wanted!r} is not in {path}, which has {listed(names)}. {remedy}")
     return None
 
 

@@ -34,6 +34,12 @@ BOOK_COLUMNS = ("when", "change")
 """Columns of a list to which the page appends: the last row of a path counts, and its label may be empty."""
 
 _CLUTTER = ("thumbs.db", "desktop.ini", "__macosx")
+_OUTPUTS = {
+    "a run": ("config.json", "manifest.json"),
+    "a report": ("report.html", "figures"),
+    "a comparison of runs": ("compare.html", "figures"),
+}
+"""What is in the folders that this package writes; their pictures are no examples."""
 
 FileId = tuple[int, int]
 """Device and inode: the same for all names of a file."""
@@ -144,7 +150,16 @@ def _contents(folder: _Place, folders_are_classes: bool, seen: set[FileId], skip
         return []
     seen.add(identity)
     kept = (entry for entry in entries if not entry.startswith(".") and entry.lower() not in _CLUTTER)
-    return [_child(folder, entry, folders_are_classes) for entry in kept]
+    children = [_child(folder, entry, folders_are_classes) for entry in kept]
+    made = {place.name: what for place in children if (what := _output_in(place.path))}
+    skipped |= {f"{name}/": f"it holds {what} that this package wrote" for name, what in made.items()}
+    return [place for place in children if place.name not in made]
+
+
+def _output_in(path: Path) -> str:
+    """What this package wrote into a folder; nothing for other folders and for files."""
+    found = (what for what, parts in _OUTPUTS.items() if all(os.path.exists(path / part) for part in parts))
+    return next(found, "") if os.path.isdir(path) else ""
 
 
 def _child(folder: _Place, entry: str, folders_are_classes: bool) -> _Place:
