@@ -88,7 +88,9 @@ def test_it_says_what_it_is(method: Method) -> None:
     assert METHODS[method.name] is type(method)
     assert method.summary
     assert method.reference
-    assert ("labels (optional)" in method.needs.words(method.labels_optional)) == method.labels_optional
+    needed = method.needs.words(method.labels_optional)
+    assert needed
+    assert ("labels (optional)" in needed) == method.labels_optional
 
 
 def test_settings_carry_help_and_defaults(method: Method) -> None:
