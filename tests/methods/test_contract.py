@@ -492,10 +492,3 @@ def test_wider_metric_than_features_is_refused(method: Method) -> None:
     wide = build_method(method.name, components=WIDTH + 1)
     with pytest.raises(InputError, match=f"components must be at most the encoder's output width \\({WIDTH}\\)"):
         wide.initial_metric(WIDTH, torch.Generator())
-
-
-def test_unknown_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(InputError, match="must be one of consensus, affinity-triplets"):
-        build_method("magic")
-    with pytest.raises(InputError, match="Did you mean 'gamma'"):
-        build_method("affinity-triplets", gama=0.9)

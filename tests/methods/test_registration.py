@@ -1,4 +1,4 @@
-"""Methods from outside of the package: registered by a call, or offered by an installed package."""
+"""The registry of methods: unknown names, and methods from outside of the package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import nn
 
 import semimetric as sm
 from semimetric.core.errors import InputError
-from semimetric.methods import METHODS, Method, Needs, Targets, method_names
+from semimetric.methods import METHODS, Method, Needs, Targets, build_method, method_names
 from semimetric.methods.defaults import ADAMW
 from semimetric.pipeline.presets import own_values, preset_values
 
@@ -162,3 +162,10 @@ def test_an_installed_package_offers_a_method(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["2"]
+
+
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(InputError, match="must be one of consensus, affinity-triplets"):
+        build_method("magic")
+    with pytest.raises(InputError, match="Did you mean 'gamma'"):
+        build_method("affinity-triplets", gama=0.9)
