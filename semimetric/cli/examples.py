@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +16,7 @@ from semimetric.cli.console import (
     NoCache,
     RunFolder,
     counted,
+    print_beside,
     print_json,
     print_rows,
     say,
@@ -21,6 +24,9 @@ from semimetric.cli.console import (
 )
 from semimetric.cli.runs import IdColumn, LabelColumn, MilvusCollection, NewData, Raw, Replace, load, print_skipped
 from semimetric.reporting.terminal import visible
+
+if TYPE_CHECKING:
+    from semimetric.model.folder import LoadedRun
 
 
 def add(
@@ -71,23 +77,73 @@ def labels(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="CSV file; without it the labels are printed.")
     ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--import", help="CSV file to take labels from into the label book: columns path and label."),
+    ] = None,
+    copy: Annotated[
+        Path | None, typer.Option("--recover", help="File for what can be read of a damaged label book.")
+    ] = None,
+    who: Annotated[str, typer.Option(help="Who labels; your login name unless given.")] = "",
     replace: Replace = False,
     raw: Raw = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the labels of a run's own examples, given and predicted; 'fit --labels' reads the given ones."""
+    """List the labels of a run's own examples, given and predicted, with those of its label book."""
+    from semimetric.serve.book import labels_file, open_book
     from semimetric.serve.labels import COLUMNS, check_list, labels_of, labels_to
 
+    if copy is not None:
+        _recover(labels_file(run), copy, as_json)
+        return
     if out is not None:
         check_list(out, replace)
-    fitted = load(run, "cpu").fitted
-    count, given = len(fitted.labels), int((fitted.labels >= 0).sum())
+    loaded = load(run, "cpu")
+    if source is not None:
+        _import(loaded, source, who, as_json)
+        return
+    fitted = loaded.fitted
+    rows = labels_of(fitted)
+    if os.path.lexists(labels_file(run)):
+        with closing(open_book(run, fitted)) as book:
+            rows = labels_of(fitted, book.labels, book.sources)
+            for note in book.matches.note(book.path):
+                print_beside(f"note: {note}")
+    count, labelled = len(rows), sum(row[1] != "" for row in rows)
     if out is not None:
-        labels_to(fitted, out, raw)
+        labels_to(out, rows, raw)
     if as_json:
-        rows = {"labels": [dict(zip(COLUMNS, row, strict=True)) for row in labels_of(fitted)]}
-        print_json({"examples": count, "labelled": given} | (rows if out is None else {"out": str(out)}))
+        listed = {"labels": [dict(zip(COLUMNS, row, strict=True)) for row in rows]}
+        print_json({"examples": count, "labelled": labelled} | (listed if out is None else {"out": str(out)}))
     elif out is None:
-        print_rows(COLUMNS, labels_of(fitted), raw)
+        print_rows(COLUMNS, rows, raw)
     else:
-        say(f"{counted(count, 'example')}, {given} with a given label, written to {visible(str(out))}")
+        say(f"{counted(count, 'example')}, {labelled} with a given label, written to {visible(str(out))}")
+
+
+def _import(loaded: LoadedRun, source: Path, who: str, as_json: bool) -> None:
+    """Take the labels of a CSV file into the book of a run."""
+    from semimetric.serve.book import import_labels, login_name, open_book
+    from semimetric.serve.pictures import open_pictures
+
+    with closing(open_book(loaded.path, loaded.fitted, open_pictures(loaded))) as book:
+        found = import_labels(book, source, who or login_name())
+    if as_json:
+        print_json(found._asdict() | {"book": str(book.path)})
+        return
+    say(f"{counted(found.labelled, 'label')} set and {found.cleared} taken away in {visible(str(book.path))}")
+    if found.unknown:
+        names = visible(", ".join(found.unknown[:3]) + (", ..." if len(found.unknown) > 3 else ""))
+        say(f"{counted(len(found.unknown), 'name')} that no example of the run has: {names}")
+
+
+def _recover(book: Path, copy: Path, as_json: bool) -> None:
+    """Write what can be read of a damaged book to a new file."""
+    from semimetric.data.book_recovery import recover
+
+    found = recover(book, copy)
+    if as_json:
+        print_json(found | {"out": str(copy)})
+        return
+    say(f"{counted(found['events'], 'event')} and {found['classes']} classes written to {visible(str(copy))}")
+    say(f"next: mv {visible(str(book))} {visible(str(book))}.damaged && mv {visible(str(copy))} {visible(str(book))}")

@@ -77,6 +77,27 @@ def new_temporary(path: Path) -> tuple[int, Path]:
         os.close(handle)
 
 
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file that is not there yet, whole or not at all; FileExistsError if something is there."""
+    handle, temporary = new_temporary(path)
+    try:
+        os.fchmod(handle, 0o666 & ~_umask())
+        with os.fdopen(os.dup(handle), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(handle)
+        try:
+            os.link(temporary, path)
+        except PermissionError:  # a file system without links
+            if os.path.lexists(path):
+                raise FileExistsError(path) from None
+            temporary.rename(path)
+        sync_folder(path.parent)
+    finally:
+        os.close(handle)
+        temporary.unlink(missing_ok=True)
+
+
 def try_lock(handle: int) -> bool | None:
     """Lock an open file for this process; False if another holds it, None where the system has no such locks."""
     try:

@@ -54,6 +54,8 @@ class Collection:
         Sentences on labels that look like mistakes; ``semimetric.data.doubts`` finds them.
     suggested : frozenset of str
         Names of the labelled examples that ``suggest`` had chosen.
+    digests : tuple of str
+        N, of the values of a table's rows.
     """
 
     names: tuple[str, ...]
@@ -68,6 +70,7 @@ class Collection:
     empty: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     suggested: frozenset[str] = frozenset()
+    digests: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         given = {"labels": self.labels, "paths": self.paths, "features": self.features}
@@ -80,6 +83,14 @@ class Collection:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def digest(self, row: int) -> str | None:
+        """The digest of the content of an example: of the file of a photograph, or of the values of a row."""
+        from semimetric.data.label_matches import digest_of_file
+
+        if self.paths is not None:
+            return digest_of_file(self.paths[row])
+        return self.digests[row] if self.digests else None
 
     @property
     def counts(self) -> dict[str, int]:

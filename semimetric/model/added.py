@@ -40,7 +40,8 @@ def _write(run: Run, before: FittedModel, grown: FittedModel) -> None:
     if grown.labelled_inputs is not None:
         tensors["labelled_inputs"] = grown.labelled_inputs[int((grown.labels[:trained] >= 0).sum()) :]
     state = {"model": run.digest("model.safetensors"), "trained": trained}
-    state |= {"names": examples.names[trained:], "classes": [str(name) for name in examples.classes]}
+    state |= {"names": examples.names[trained:], "digests": examples.digests[trained:]}
+    state |= {"classes": [str(name) for name in examples.classes]}
     if has_own_places(run, before.examples):
         write_origin(run, examples, before.examples)
     run.write_tensors(ADDED, tensors, state)
@@ -60,6 +61,7 @@ def with_added(run: Run, fitted: FittedModel) -> FittedModel:
     examples = dataclasses.replace(
         known,
         names=(*known.names, *state["names"]),
+        digests=(*known.digests, *state.get("digests", ())),
         classes=(*known.classes, *state["classes"][len(known.classes) :]),
     )
     return dataclasses.replace(

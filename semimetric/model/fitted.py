@@ -234,7 +234,12 @@ class FittedModel:
         return hits.rows, weights / weights.sum(1, keepdim=True)
 
     def grown(
-        self, names: Sequence[str], embeddings: Tensor, labels: Sequence[str | None], inputs: Tensor | None = None
+        self,
+        names: Sequence[str],
+        embeddings: Tensor,
+        labels: Sequence[str | None],
+        inputs: Tensor | None = None,
+        digests: Sequence[str] = (),
     ) -> FittedModel:
         """The model with n more examples, without training.
 
@@ -247,6 +252,7 @@ class FittedModel:
         embeddings : (n, l)
         labels : n classes by name; None is unlabelled
         inputs : (n, d) rows like ``labelled_inputs``
+        digests : n of the rows of a table
         """
         classes, numbers = self._numbered(labels)
         found = self.posteriors
@@ -258,7 +264,10 @@ class FittedModel:
         more = Posteriors(every, padded, torch.cat([found.confidence, confidence]))
         given = torch.cat([self.labels, numbers])
         known = dataclasses.replace(
-            self.examples, names=(*self.examples.names, *names), classes=tuple(classes[n] for n in every.tolist())
+            self.examples,
+            names=(*self.examples.names, *names),
+            classes=tuple(classes[n] for n in every.tolist()),
+            digests=(*self.examples.digests, *digests) if self.examples.digests else (),
         )
         together = torch.cat([self.embeddings, embeddings])
         known_inputs = self.labelled_inputs

@@ -258,9 +258,10 @@ def _with_examples(run: Run, model: Model, spec: ModelSpec) -> FittedModel:
             "not ended. Continue it with the same 'semimetric fit' and --resume."
         )
     texts = dict.fromkeys(("source", "label_column", "id_column"), str)
-    listed = _fields(run, "examples.json", names=list, classes=list, columns=list, suggested=list, **texts)
+    parts = dict.fromkeys(("names", "classes", "columns", "suggested", "digests"), list)
+    listed = _fields(run, "examples.json", **parts, **texts)
     lists = {name: tuple(listed.pop(name)) for name in ("names", "classes", "columns")}
-    lists["suggested"] = tuple(listed.pop("suggested", ()))
+    lists |= {name: tuple(listed.pop(name, ())) for name in ("suggested", "digests")}
     examples = ExampleNames(**listed | lists)
     posteriors = Posteriors(tensors["classes"], tensors["shares"], tensors["confidence"])
     facts = _fields(run, "result.json") if run.has("result.json") else {}
@@ -279,6 +280,8 @@ def _check_examples(run: Run, fitted: FittedModel) -> None:
     """Refuse files that do not belong to the same examples and classes."""
     count, classes = len(fitted.examples.names), len(fitted.examples.classes)
     found = fitted.posteriors
+    if len(fitted.examples.digests) not in (0, count):
+        raise RunError(f"{run.path} is damaged: examples.json has not one digest for each example. Fit it again.")
     shapes = {
         "embeddings": (fitted.embeddings, (count, fitted.model.width)),
         "labels": (fitted.labels, (count,)),

@@ -45,7 +45,8 @@ class ExampleNames:
     """Names of the training examples and of their classes, and where the examples came from.
 
     ``columns`` are the feature columns of a table. ``label_column`` and ``id_column`` are those that the user named.
-    ``suggested`` are the rows of the labelled examples that ``suggest`` had chosen.
+    ``suggested`` are the rows of the labelled examples that ``suggest`` had chosen. ``digests`` are of the rows of a
+    table.
     """
 
     names: tuple[str, ...] = ()
@@ -55,3 +56,4 @@ class ExampleNames:
     label_column: str = ""
     id_column: str = ""
     suggested: tuple[int, ...] = ()
+    digests: tuple[str, ...] = ()

@@ -182,6 +182,7 @@ def subset(collection: Collection, rows: list[int], skipped: dict[str, str]) -> 
         labels=tuple(collection.labels[row] for row in rows),
         paths=None if paths is None else tuple(paths[row] for row in rows),
         features=None if features is None else features[rows],
+        digests=tuple(collection.digests[row] for row in rows) if collection.digests else (),
         skipped=collection.skipped | skipped,
     )
 

@@ -127,6 +127,7 @@ def read_own(
         label_column,
         id_column,
         kept.suggested_rows,
+        kept.digests,
     )
     found = {"found": kept.as_dict()}
     shape, schema = samples.shape(), kept.schema

@@ -100,7 +100,9 @@ def add_to(
     label_of = dict(zip(collection.names, collection.labels, strict=True))
     names = [found.names[row] for row in kept]
     labels, inputs = [label_of[name] for name in names], None if found.inputs is None else found.inputs[kept]
-    grown = fitted.grown(_free_names(fitted, names, source), found.embeddings[kept], labels, inputs)
+    digests = dict(zip(collection.names, collection.digests, strict=True)) if collection.digests else {}
+    free, known = _free_names(fitted, names, source), [digests[name] for name in names] if digests else ()
+    grown = fitted.grown(free, found.embeddings[kept], labels, inputs, known)
     write_added(Run.open(loaded.path), fitted, grown)
     if index is not None:
         build_index(index, grown.embeddings, grown.examples.names, collection=index_collection, replace=True)

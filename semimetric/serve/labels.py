@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,19 @@ def suggestions_to(fitted: FittedModel, chosen: Suggestions, out: Path, raw: boo
     _write(out, TO_LABEL, rows, raw)
 
 
-def labels_to(fitted: FittedModel, out: Path, raw: bool = False) -> None:
+def labels_to(out: Path, rows: list[list[Any]], raw: bool = False) -> None:
     """Write ``labels_of`` each example as CSV; for ``raw`` see ``write_table``."""
-    _write(out, COLUMNS, labels_of(fitted), raw)
+    _write(out, COLUMNS, rows, raw)
 
 
-def labels_of(fitted: FittedModel) -> list[list[Any]]:
+def labels_of(
+    fitted: FittedModel, labels: Sequence[str | None] | None = None, sources: Sequence[str] | None = None
+) -> list[list[Any]]:
     """Name, given label, its source, predicted label and confidence of each example of a run, as in ``COLUMNS``.
 
     ``fit --labels`` reads the given labels and their source, which is "suggested" where ``suggest`` had chosen the
-    example. A label is empty where none was given, and what is predicted is empty in a run without labels.
+    example. A label is empty where none was given, and what is predicted is empty in a run without labels. ``labels``
+    and ``sources`` (N,) are those of a label book, in place of the run's.
     """
     names, found = fitted.examples, fitted.posteriors
     best = found.shares.argmax(1).tolist() if names.classes else [None] * len(fitted.labels)
@@ -57,7 +61,12 @@ def labels_of(fitted: FittedModel) -> list[list[Any]]:
             "" if place is None else round(confidence, 6),
         ]
         for name, label, source, place, confidence in zip(
-            names.names, given_labels(fitted), _sources(fitted), best, found.confidence.tolist(), strict=True
+            names.names,
+            labels or given_labels(fitted),
+            sources or _sources(fitted),
+            best,
+            found.confidence.tolist(),
+            strict=True,
         )
     ]
 

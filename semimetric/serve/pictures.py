@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,12 +14,15 @@ import torch
 from torch import Tensor
 
 from semimetric.core.errors import DataError, InputError, SemimetricError
-from semimetric.data import find_photographs, load_dataset
+from semimetric.data import Collection, find_photographs, load_dataset
+from semimetric.data.label_book import Entry
+from semimetric.data.label_matches import digest_of_file, matched
 from semimetric.data.photographs.images import decode_image
 from semimetric.data.readers.folder import path_of
 from semimetric.data.readers.shards import find_shards
 from semimetric.model.folder import LoadedRun
 from semimetric.model.origin import has_own_places
+from semimetric.model.spec import ExampleNames
 from semimetric.pipeline.benchmark import benchmark_plan
 from semimetric.pipeline.data import benchmark_data
 from semimetric.serve.embed import new_examples
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
 
 VALUES = 12
 """Columns of a row that are shown at most."""
+
+SHOWN = 3
+"""Names of changed rows that are shown."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,8 @@ class Pictures:
     images : (N, channels, height, width)
     features, columns : (N, d) values of a table, and their names
     truth : (N,) true classes of a benchmark's examples
-    missing : why there is nothing to show, as a sentence
+    missing : why there is nothing to show, or what has changed, as a sentence
+    digests : N of the values of a table's rows as they are now
     """
 
     count: int
@@ -51,6 +59,7 @@ class Pictures:
     columns: tuple[str, ...] = ()
     truth: Tensor | None = None
     missing: str = ""
+    digests: tuple[str, ...] = ()
 
     @property
     def has_images(self) -> bool:
@@ -89,6 +98,15 @@ class Pictures:
         pixels = pixels.expand(3, -1, -1) if len(pixels) == 1 else pixels[:3]
         enlarged = Image.Resampling.NEAREST if pixels.shape[-1] < side else Image.Resampling.LANCZOS
         return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy()).resize((side, side), enlarged)
+
+    def digest(self, row: int) -> str | None:
+        """The digest of the content of an example as it is now; None if it is not known or cannot be read."""
+        if self.paths is None:
+            return self.digests[row] if self.digests else None
+        path = self.paths[row]
+        with suppress(OSError):
+            return None if path is None else digest_of_file(path)
+        return None
 
     def values(self, row: int) -> list[tuple[str, float]]:
         """The first columns of a row of a table, with their names."""
@@ -177,8 +195,31 @@ def _of_own_data(loaded: LoadedRun, named: Path | None) -> Pictures:
     table = new_examples(loaded, source)
     assert table.features is not None
     columns = () if table.schema is None else table.schema.features
-    rows = _all_of(examples.names, {name: number for number, name in enumerate(table.names)})
-    return Pictures(len(rows), features=table.features[rows], columns=columns)
+    rows, changed = _rows_in(table, examples)
+    told = f"{len(changed)} rows of {source.name} have changed since the run was trained: {_some(changed)}."
+    digests = tuple(table.digests[row] for row in rows)
+    return Pictures(len(rows), None, None, table.features[rows], columns, None, told if changed else "", digests)
+
+
+def _rows_in(table: Collection, examples: ExampleNames) -> tuple[list[int], list[str]]:
+    """The row of each example in its table, by content as far as that is known, and the names of those that changed."""
+    if not examples.digests:
+        return _all_of(examples.names, {name: number for number, name in enumerate(table.names)}), []
+    digests = dict(zip(examples.names, examples.digests, strict=True))
+    known = [Entry(row, "", "", "", name, digests[name], "", None) for row, name in enumerate(examples.names)]
+    found, _ = matched(known, table.names, table.digest)
+    place = {entry.example: row for row, entry in found.items()}
+    changed = [name for name in examples.names if name not in place]
+    same = {digest: row for row, digest in enumerate(table.digests)}  # of copies, any is right
+    changed = [name for name in changed if digests[name] not in same]
+    by_name = {name: row for row, name in enumerate(table.names)}
+    by_copy = {name: same[digest] for name, digest in digests.items() if digest in same}
+    return _all_of(examples.names, by_name | by_copy | place), changed
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few names."""
+    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
 def _stays_in(folder: Path, name: str) -> bool:

@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 from helpers import damage, kinds
 
-from semimetric.core.errors import RunError
-from semimetric.serve.page.book import LabelBook
-
 pytestmark = pytest.mark.filterwarnings("ignore:.*")
 
 
@@ -29,13 +26,6 @@ def test_damaged_files_of_all_kinds(home: Path, tmp_path: Path) -> None:
     tally = kinds.damage_kinds(kinds.make_kinds(whole), tmp_path, 36)
     assert not tally.wrong
     assert len(tally.tried) >= 14
-
-
-@pytest.mark.parametrize("content", [b"path,label,who,when,change\na,b,c,d,1\ra,b\n", b"\x00\n"])
-def test_a_damaged_file_of_labels_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "run.labels.csv").write_bytes(content)
-    with pytest.raises(RunError, match=r"run\.labels\.csv"):
-        LabelBook(tmp_path / "run.labels.csv", ("a",), (None,))
 
 
 def test_flipped_bits(home: Path, tmp_path: Path) -> None:

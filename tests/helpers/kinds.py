@@ -16,8 +16,10 @@ from helpers.own_photos import COLOURS, write_folder, write_photo
 from helpers.sealed import reseal
 
 from semimetric.core.errors import SemimetricError
+from semimetric.data.label_book import BookFile
 from semimetric.reporting.facts import read_facts
-from semimetric.serve.page.desk import Desk, labels_file
+from semimetric.serve.book import labels_file
+from semimetric.serve.page.desk import Desk
 
 PICTURES = ("jpg", "png", "webp", "gif", "bmp", "tif")
 LOOKS = ("--encoder", "small-cnn", "--side", 16, "--epochs", 1, "--passes", 1, "--threads", 1)
@@ -39,11 +41,10 @@ def make_kinds(home: Path) -> Path:
     (home / "list.csv").write_text("path,label\n" + "\n".join(f"{name},{name[0]}" for name in names[::2]))
     (home / "settings.toml").write_text('method = "lrml"\n[method_settings]\nk = 5\n')
     book = Desk(home / "looks").book
-    book.set([9, 10], "red", "someone")
-    book.set([11], "new class", "someone")
+    book.label([9, 10], "red", "someone")
+    book.label([11], "new class", "someone")
     book.close()
-    shutil.copy(labels_file(home / "looks"), home / "book.csv")
-    labels_file(home / "looks").unlink()
+    labels_file(home / "looks").rename(home / "book.sqlite")
     if find_spec("pyarrow"):
         import pandas
 
@@ -176,19 +177,40 @@ def _called(call: Callable[[], object]) -> Done:
 def _book(home: Path) -> Attempt:
     def attempt(draw: random.Random, place: Path) -> Done:
         run = Path(shutil.copytree(home / "looks", place / "looks"))
-        shutil.copy(home / "book.csv", labels_file(run))
-        _broken(labels_file(run), draw)
-        before = labels_file(run).read_bytes()
+        path = Path(shutil.copy(home / "book.sqlite", labels_file(run)))
+        whole = _labels_of(path)
+        _broken(path, draw)
+        before = path.read_bytes()
+        if draw.random() < 0.2:
+            return semimetric("labels", run, "--recover", place / "copy")
+
+        named: list[str] = []
 
         def use() -> None:
             book = Desk(run).book
-            book.set([3], "blue", "someone")
-            book.close()
-            assert labels_file(run).read_bytes().startswith(before[: before.rfind(b"\n") + 1])
+            named.append(book.names[3])
+            try:
+                book.label([3], "blue", "someone")
+            finally:
+                book.close()
 
-        return _called(use)
+        done = _called(use)
+        if done.code:
+            assert path.read_bytes() == before, "a refused book was changed"
+        else:
+            found = _labels_of(path)
+            assert {name for name in found | whole if found.get(name) != whole.get(name)} <= {named[0]}, (
+                "a label changed"
+            )
+        return done
 
     return attempt
+
+
+def _labels_of(book: Path) -> dict[str, str | None]:
+    """What a label book says of each example, by name."""
+    with BookFile(book) as opened:
+        return {entry.example: entry.label for entry in opened.entries()}
 
 
 def _parts(home: Path) -> Attempt:

@@ -20,7 +20,7 @@ from semimetric.data.readers.folder import path_of
 from semimetric.model.folder import load_run
 from semimetric.serve.page.again import Judgement, check_can_learn, learn_again, main, request_of
 from semimetric.serve.page.desk import Desk, compared
-from semimetric.serve.page.server import next_run
+from semimetric.serve.page.session import next_run
 
 
 def write_table(path: Path, points: Any, labels: list[str | None]) -> None:
@@ -45,7 +45,7 @@ def test_rows_of_a_table_are_shown_by_their_values_and_learned_again(tmp_path: P
     assert [name for name, _ in shown["values"]] == ["a", "b", "c"]
     with pytest.raises(InputError, match="rows of a table"):
         desk.similar_to_picture(b"", 3)
-    desk.book.set([20, 22], "z", "me")
+    desk.book.label([20, 22], "z", "me")
     out = next_run(desk.book.path)
     assert out == tmp_path / "run-again-1"
     few = learn_again(tmp_path / "run", desk.book.labels, out)
@@ -77,7 +77,7 @@ def test_both_models_are_judged_by_labels_that_neither_learned_from(tmp_path: Pa
         told: list[dict[str, int]] = []
         desk = Desk(tmp_path / "run")
         for row in range(10, 22):
-            desk.book.set([row], letters[classes[row]], "me")
+            desk.book.label([row], letters[classes[row]], "me")
         judged = learn_again(tmp_path / "run", desk.book.labels, tmp_path / name, tell=told.append)
         assert judged.labels == 12
         assert judged.before == (1.0 if name == "right" else 0.0)
@@ -103,7 +103,7 @@ def test_examples_that_were_added_while_the_page_was_open_are_learned_too(place:
         write_photo(more / ("red" if number else "unlabelled") / f"{number}.png", (200, 20, 20), 900 + number)
     desk = Desk(place / "run")
     assert semimetric("add", place / "run", more).code == 0
-    desk.book.set([20], "red", "me")
+    desk.book.label([20], "red", "me")
     learn_again(place / "run", desk.book.labels, place / "new")
     after = Desk(place / "new", desk.book)
     assert (len(desk.names), len(after.names)) == (73, 75)
@@ -139,11 +139,11 @@ def test_the_page_reads_nothing_that_a_method_prints(
 ) -> None:
     def learn(*given: Any) -> Judgement:
         sys.stdout.write("hello from a method\n")
-        given[-2]({"judging": 1, "of": 3})
+        given[-3]({"judging": 1, "of": 3})
         return Judgement(why="none")
 
     monkeypatch.setattr("semimetric.serve.page.again.learn_again", learn)
-    wanted = {"run": "r", "labels": [], "out": "o", "data_dir": None, "source": None, "judge": True}
+    wanted = {"run": "r", "labels": [], "out": "o", "data_dir": None, "source": None, "judge": True, "digests": []}
     wanted["answer"] = str(tmp_path / "a")
     (tmp_path / "request.json").write_text(json.dumps(wanted))
     assert main(tmp_path / "request.json") == 0

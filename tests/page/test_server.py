@@ -23,8 +23,10 @@ pytest.importorskip("httpx2", reason="needs the package httpx2")
 
 from starlette.testclient import TestClient
 
+from semimetric.data.label_book import BookFile
 from semimetric.serve.page.desk import Desk
-from semimetric.serve.page.server import LARGEST_UPLOAD, Page, build_app
+from semimetric.serve.page.server import LARGEST_UPLOAD, build_app
+from semimetric.serve.page.session import Page
 
 ROOT = Path(__file__).parent.parent.parent
 HERE = "http://127.0.0.1"
@@ -40,28 +42,31 @@ def test_the_run_and_its_points(page: TestClient, place: Path) -> None:
     facts = page.get("/api/run").json()
     assert facts["examples"] == 73
     assert facts["labelled"] == 12
-    assert facts["classes"] == ["blue", "green", "red"]
+    assert facts["classes"] == [
+        {"name": name, "key": str(number + 1), "colour": number} for number, name in enumerate(["blue", "green", "red"])
+    ]
     content = page.get("/api/points").content
     assert len(content) == 5 * 4 * 73
     x, y = np.frombuffer(content, "<f4")[: 2 * 73].reshape(2, 73)
     assert np.abs([x, y]).max() <= 1
     label = np.frombuffer(content, "<i4")[3 * 73 : 4 * 73]
     assert (label >= 0).sum() == 12
-    assert not (place / "run.labels.csv").exists()
+    assert not (place / "run.labels.sqlite").exists()
 
 
 def test_labels_are_saved_at_once_and_taken_back(page: TestClient, place: Path) -> None:
     saved = page.post("/api/labels", json={"rows": [20, 21], "label": " odd <b> ", "who": "me"}).json()
-    assert saved["label"] == "odd <b>"
-    assert saved["classes"][-1] == "odd <b>"
-    rows = list(csv.DictReader((place / "run.labels.csv").read_text().splitlines()))
-    assert [(row["label"], row["who"]) for row in rows[-2:]] == [("odd <b>", "me")] * 2
-    back = page.post("/api/undo", json={}).json()
-    assert (back["rows"], back["labels"]) == ([20, 21], [None, None])
-    last = list(csv.DictReader((place / "run.labels.csv").read_text().splitlines()))[-1]
-    assert last["who"] == page.get("/api/run").json()["who"] == "someone at testclient"
+    assert saved["labels"] == ["odd <b>"] * 2
+    assert saved["classes"][-1] == {"name": "odd <b>", "key": "4", "colour": 3}
+    with BookFile(place / "run.labels.sqlite") as book:
+        assert [(entry.label, entry.person) for entry in book.entries()[-2:]] == [("odd <b>", "me")] * 2
+    assert page.post("/api/undo", json={}).json()["done"] is False
     assert page.post("/api/undo", json={"who": 5}).status_code == 400
-    assert page.post("/api/undo", json={}).json()["rows"] == []
+    back = page.post("/api/undo", json={"who": "me"}).json()
+    assert (back["rows"], back["labels"]) == ([20, 21], [None, None])
+    page.post("/api/labels", json={"rows": [20], "skip": True})
+    with BookFile(place / "run.labels.sqlite") as book:
+        assert book.entries()[-1].person == page.get("/api/run").json()["who"] == "someone at testclient"
     assert page.get("/api/run").json()["labelled"] == 12
 
 

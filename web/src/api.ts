@@ -1,10 +1,17 @@
 // What the server answers, and how to ask it.
 
+// A class keeps its key and its colour, whatever it is called.
+export interface ClassOf {
+  name: string;
+  key: string | null;
+  colour: number;
+}
+
 export interface Facts {
   name: string;
   examples: number;
   labelled: number;
-  classes: string[];
+  classes: ClassOf[];
   pictures: boolean;
   missing: string;
   map: string;
@@ -32,7 +39,7 @@ export interface Example {
 }
 
 export interface Outcome {
-  judged: { labels: number; before: number | null; after: number | null; why: string };
+  judged: { labels: number; before: number | null; after: number | null; why: string; unused: string[] };
   before: Record<string, number> | null;
   after: Record<string, number> | null;
   changed: number;
@@ -49,17 +56,28 @@ export interface Columns {
   predicted: Int32Array;
 }
 
+// What the server answers in place of what was asked for. "replaced": another file is where the labels were.
+export class Refused extends Error {
+  constructor(
+    why: string,
+    readonly status: number,
+    readonly replaced = false,
+  ) {
+    super(why);
+  }
+}
+
 async function answer<T>(asked: Promise<Response>): Promise<T> {
   const response = await asked;
   if (response.ok) return (await response.json()) as T;
   const text = await response.text();
-  let why = text;
+  let why = { error: text, replaced: false };
   try {
-    why = (JSON.parse(text) as { error: string }).error;
+    why = JSON.parse(text) as typeof why;
   } catch {
     // the answer is plain text
   }
-  throw new Error(why);
+  throw new Refused(why.error, response.status, why.replaced);
 }
 
 export const get = <T>(path: string): Promise<T> => answer<T>(fetch(path));

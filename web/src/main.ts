@@ -1,14 +1,12 @@
 // The page: one list of examples beside the map, class keys below, and what other browsers do as it happens.
 
-import { columns, get, post, saveSelection, upload } from "./api";
+import { columns, get, post, Refused, saveSelection, upload } from "./api";
 import type { Columns, Example, Facts, Outcome, ShortFacts } from "./api";
 import { classColour } from "./colours";
 import { clusters, contourLines, density } from "./density";
 import { encoded, groups, PointMap } from "./map";
 import type { ColourBy, Group } from "./map";
 
-const RESERVED = "uslnx";
-const KEYS = [..."1234567890qwertzuiopasdfghjklyxcvbnm"].filter((key) => !RESERVED.includes(key));
 const SHOWN = 120; // tiles of a long list at first
 
 function element<T extends HTMLElement>(id: string): T {
@@ -26,17 +24,14 @@ function make<K extends keyof HTMLElementTagNameMap>(kind: K, text = "", name = 
 
 const visible = (text: string): string => text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
-// The key of each class: its name, if that is one character, else the next that is free.
-function keysOf(classes: string[]): Map<string, string> {
-  const own = classes.filter((name) => KEYS.includes(name));
-  const free = KEYS.filter((key) => !own.includes(key));
-  const keys = new Map(own.map((name) => [name, name]));
-  for (const name of classes) {
-    const key = keys.has(name) ? undefined : free.shift();
-    if (key) keys.set(name, key);
-  }
-  return keys;
+// A label on its way to the server.
+interface Pending {
+  rows: number[];
+  label: string | null;
+  who: string;
 }
+
+type Answer = ShortFacts & { done: boolean; rows: number[]; labels: (string | null)[] };
 
 type ListName = "queue" | "selection" | "search" | "errors" | "duplicates" | "outliers";
 
@@ -55,6 +50,8 @@ class Page {
   private hovered: number | null = null;
   private was = new Map<number, string>(); // the class before the run learned again, by row
   private saving: Promise<unknown> = Promise.resolve();
+  private pending: Pending[] = [];
+  private held = false; // the labels that are pending wait for a choice
 
   async start(): Promise<void> {
     this.facts = await get<Facts>("api/run");
@@ -91,7 +88,7 @@ class Page {
   }
 
   private async draw(): Promise<void> {
-    const { codes, colours } = encoded(this.data, this.colourBy, this.facts.classes.length);
+    const { codes, colours } = encoded(this.data, this.colourBy, this.facts.classes);
     this.codes = codes;
     await this.map?.draw(this.data, codes, colours);
     this.showLegend();
@@ -104,15 +101,13 @@ class Page {
     const { labelled, examples, changes } = this.facts;
     element("count").textContent = `${labelled.toLocaleString("en")} of ${examples.toLocaleString("en")} labelled`;
     element<HTMLButtonElement>("undo").disabled = changes === 0;
-    const keys = keysOf(this.facts.classes);
     element("classes").replaceChildren(
-      ...this.facts.classes.map((name, number) => {
+      ...this.facts.classes.map(({ name, key, colour }) => {
         const button = make("button");
         button.type = "button";
-        const key = keys.get(name);
         if (key) button.append(make("kbd", key));
         const swatch = make("i");
-        swatch.style.background = classColour(number);
+        swatch.style.background = classColour(colour);
         button.append(swatch, make("span", visible(name)));
         button.addEventListener("click", () => void this.label(name));
         return button;
@@ -166,7 +161,7 @@ class Page {
     const grid = this.on("naming") || this.on("dense") ? density(x, y, rows) : null;
     const number = (row: number): number => (this.colourBy === "label" || label[row]! >= 0 ? label[row]! : predicted[row]!);
     const named = grid && this.on("naming") ? clusters(grid, x, y, rows, number) : [];
-    const names = named.map((cluster) => ({ x: cluster.x, y: cluster.y, text: visible(this.facts.classes[cluster.name]!) }));
+    const names = named.map((cluster) => ({ x: cluster.x, y: cluster.y, text: visible(this.facts.classes.find(({ colour }) => colour === cluster.name)?.name ?? "") }));
     const pictures = this.on("thumbs") && this.facts.pictures ? this.spread(rows).map((row) => ({ x: x[row]!, y: y[row]!, image: this.small(row) })) : [];
     this.map.mark({ contours: grid && this.on("dense") ? contourLines(grid) : [], names, pictures });
     element("clusters").textContent = names.length ? `Clusters: ${names.map(({ text }) => text).join(", ")}.` : "";
@@ -349,28 +344,81 @@ class Page {
     await this.save(rows, name);
   }
 
-  // Labels go to the server in the order of the keys.
-  private save(rows: number[], name: string | null): Promise<unknown> {
-    const body = { rows, label: name, who: this.who };
+  private save(rows: number[], label: string | null): Promise<unknown> {
+    this.pending.push({ rows, label, who: this.who });
+    if (this.held) this.showHeld();
+    return this.send();
+  }
+
+  // Labels go to the server in the order of the keys. What it cannot save is kept until it can, or until it is discarded.
+  private send(): Promise<unknown> {
     this.saving = this.saving.then(async () => {
-      try {
-        const saved = await post<ShortFacts & { change: number; label: string | null }>("api/labels", body);
-        this.take(rows, rows.map(() => saved.label), saved);
-        this.say(`${rows.length === 1 ? "1 label" : `${rows.length} labels`} saved: ${saved.label === null ? "none" : visible(saved.label)}`);
-      } catch (error) {
-        this.say(`Not saved: ${(error as Error).message}`, true);
+      for (let next = this.pending[0]; next && !this.held; next = this.pending[0]) {
+        try {
+          const saved = await post<Answer>("api/labels", next);
+          this.pending.shift();
+          this.take(saved.rows, saved.labels, saved);
+          const [count, label] = [saved.rows.length, saved.labels[0] ?? "none"];
+          this.say(`${count === 1 ? "1 label" : `${count} labels`} saved: ${visible(label)}`);
+        } catch (error) {
+          if (error instanceof Refused && error.status === 400) {
+            this.pending.shift();
+            this.say(`Not saved: ${error.message}`, true);
+          } else this.hold(error as Error);
+        }
       }
     });
     return this.saving;
   }
 
+  // Keep what is pending, say why, and ask what to do.
+  private hold(error: Error): void {
+    this.held = true;
+    const choices: [string, () => unknown][] = [["Try again", () => undefined]];
+    if (error instanceof Refused && error.status === 409) {
+      if (error.replaced) choices.push(["Use the file that is there now", () => post("api/book", { do: "use" })]);
+      else choices.push(["Write the file again", () => post("api/book", { do: "write" })]);
+    }
+    choices.push(["Discard", () => (this.pending = [])]);
+    const buttons = choices.map(([text, act]) => {
+      const button = make("button", text);
+      button.type = "button";
+      button.addEventListener("click", () => void this.release(act));
+      return button;
+    });
+    const why = error instanceof Refused ? error.message : "The server does not answer. Start it again with the same command.";
+    element("held").replaceChildren(make("b", "Not saved. "), make("span", visible(why)), make("span", "", "count"), ...buttons);
+    element("held").hidden = false;
+    this.showHeld();
+  }
+
+  private showHeld(): void {
+    const count = this.pending.length;
+    element("held").querySelector(".count")!.textContent = `${count === 1 ? "1 label is" : `${count} labels are`} kept in this window.`;
+  }
+
+  private async release(act: () => unknown): Promise<void> {
+    try {
+      await act();
+    } catch (error) {
+      this.hold(error as Error);
+      return;
+    }
+    element("held").hidden = true;
+    this.held = false;
+    await this.send();
+    if (!this.held) await this.refresh().catch(() => undefined); // a server that is away is said by the next label
+  }
+
   private undo(): Promise<unknown> {
     const who = this.who;
     this.saving = this.saving.then(async () => {
+      if (this.held) return;
       try {
-        const back = await post<ShortFacts & { rows: number[]; labels: (string | null)[] }>("api/undo", { who });
+        const back = await post<Answer>("api/undo", { who });
         this.take(back.rows, back.labels, back);
-        this.say(back.rows.length ? `Taken back: ${back.rows.length === 1 ? "1 label" : `${back.rows.length} labels`}` : "There is nothing to take back.");
+        const count = back.rows.length === 1 ? "1 label" : `${back.rows.length} labels`;
+        this.say(back.done ? `Taken back: ${count}` : "There is nothing of yours to take back.");
       } catch (error) {
         this.say(`Not taken back: ${(error as Error).message}`, true);
       }
@@ -379,8 +427,9 @@ class Page {
   }
 
   private take(rows: number[], labels: (string | null)[], facts: ShortFacts): void {
+    const kept = this.facts.classes.every(({ name, colour }) => facts.classes.some((other) => other.name === name && other.colour === colour));
     Object.assign(this.facts, facts);
-    const numbers = new Map(this.facts.classes.map((name, number) => [name, number]));
+    const numbers = new Map(this.facts.classes.map(({ name, colour }) => [name, colour]));
     const given = new Map(rows.map((row, place) => [row, labels[place] ?? null]));
     for (const [row, label] of given) this.data.label[row] = label === null ? -1 : (numbers.get(label) ?? -1);
     for (const example of new Set([...this.shown, ...this.searched])) if (given.has(example.row)) example.label = given.get(example.row)!;
@@ -393,7 +442,8 @@ class Page {
       words.className = example.label === null ? "guess" : "known";
     }
     this.showFacts();
-    if (this.colourBy === "label" || this.colourBy === "labelled") void this.draw();
+    if (!kept) void this.refresh(); // a class has another name, or is gone
+    else if (this.colourBy === "label" || this.colourBy === "labelled") void this.draw();
     else this.showLegend();
   }
 
@@ -483,7 +533,9 @@ class Page {
       this.gather(outcome.rows);
     });
     const how = judged.labels ? "Each of these labels was held out from the model that it judges." : judged.why;
-    element("outcome").replaceChildren(table, button, make("p", visible(how)), make("p", `The new run is ${visible(outcome.run)}; the old one is as it was.`));
+    const left = judged.unused.length ? `Not used, because the examples changed since they were labelled: ${judged.unused.join(", ")}.` : "";
+    const unused = left ? [make("p", visible(left), "wrong")] : [];
+    element("outcome").replaceChildren(table, button, make("p", visible(how)), ...unused, make("p", `The new run is ${visible(outcome.run)}; the old one is as it was.`));
     element("outcome").hidden = false;
   }
 
@@ -540,6 +592,7 @@ class Page {
       file.value = "";
     });
     document.addEventListener("keydown", (event) => this.key(event));
+    window.addEventListener("beforeunload", (event) => this.pending.length && event.preventDefault());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
       this.showFacts();
       void this.draw();
@@ -608,7 +661,7 @@ class Page {
       x: () => void this.label(null),
       Delete: () => void this.label(null),
     };
-    const named = [...keysOf(this.facts.classes)].find(([, key]) => key === event.key)?.[0];
+    const named = this.facts.classes.find(({ key }) => key === event.key)?.name;
     const by = steps[event.key];
     if (by !== undefined && (event.target === document.body || element("grid").contains(event.target as Node))) this.step(by, true);
     else if (acts[event.key]) acts[event.key]!();

@@ -1,7 +1,7 @@
 // The map: all points with a lasso, drawn by WebGL, or by the processor where that is software, too.
 
 import createScatterplot, { createRenderer } from "regl-scatterplot";
-import type { Columns } from "./api";
+import type { ClassOf, Columns } from "./api";
 import { back, classColour, none, ramp } from "./colours";
 import type { Line } from "./density";
 import { drawMarks, NO_MARKS, stroke } from "./marks";
@@ -162,7 +162,7 @@ export class PointMap {
   }
 }
 
-export function encoded(data: Columns, colourBy: ColourBy, classes: number): { codes: Uint16Array; colours: string[] } {
+export function encoded(data: Columns, colourBy: ColourBy, classes: ClassOf[]): { codes: Uint16Array; colours: string[] } {
   const codes = new Uint16Array(data.x.length);
   if (colourBy === "confidence") {
     data.confidence.forEach((share, row) => (codes[row] = Math.min(4, Math.floor(share * 5))));
@@ -174,10 +174,11 @@ export function encoded(data: Columns, colourBy: ColourBy, classes: number): { c
   }
   const numbers = colourBy === "label" ? data.label : data.predicted;
   numbers.forEach((number, row) => (codes[row] = number + 1));
-  return { codes, colours: [none(), ...Array.from({ length: Math.max(1, classes) }, (_, number) => classColour(number))] };
+  const most = Math.max(0, ...classes.map(({ colour }) => colour));
+  return { codes, colours: [none(), ...Array.from({ length: most + 1 }, (_, colour) => classColour(colour))] };
 }
 
-export function groups(colourBy: ColourBy, classes: string[]): Group[] {
+export function groups(colourBy: ColourBy, classes: ClassOf[]): Group[] {
   if (colourBy === "confidence") {
     const names = ["below 20\u00a0%", "20 to 40\u00a0%", "40 to 60\u00a0%", "60 to 80\u00a0%", "80\u00a0% and more"];
     return names.map((name, code) => ({ name, colour: ramp()[code]!, code }));
@@ -188,6 +189,6 @@ export function groups(colourBy: ColourBy, classes: string[]): Group[] {
       { name: "unlabelled", colour: none(), code: 0 },
     ];
   }
-  const named = classes.map((name, number) => ({ name, colour: classColour(number), code: number + 1 }));
+  const named = classes.map(({ name, colour }) => ({ name, colour: classColour(colour), code: colour + 1 }));
   return [...named, { name: "no label", colour: none(), code: 0 }];
 }

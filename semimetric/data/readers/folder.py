@@ -14,6 +14,7 @@ from pathlib import Path
 
 from semimetric.core.errors import InputError
 from semimetric.data.collection import Collection, NaturalKey, label_texts, natural_key, skipped_lines, tidy
+from semimetric.data.label_matches import is_book, labelled_by
 from semimetric.data.labels import SUGGESTED, is_no_label, placeholder_notes
 from semimetric.data.photographs.heic import HEIC_SUFFIXES, NEEDS_EXTRA, reads_heic
 from semimetric.data.readers.delimited import find_column, listed, read_delimited
@@ -89,8 +90,14 @@ def read_photo_folder(folder: Path, labels: Path | None, label_column: str | Non
             "label_column and id_column name columns, and a folder of images has none. Give the file with these "
             "columns as labels, or leave them out."
         )
-    listing = None if labels is None else _read_listing(labels, label_column, id_column)
     skipped: dict[str, str] = {}
+    if labels is not None and is_book(labels):
+        files = _images_among(_files_in(folder, False, skipped), skipped)
+        found = labelled_by(_collection(folder, files, {}, skipped), labels)
+        plain = {name for name, label in zip(found.names, found.labels, strict=True) if label is None}
+        unlisted = [place for place in files.values() if place.name in plain]
+        return dataclasses.replace(found, notes=(*found.notes, *_folder_notes(unlisted, labels)))
+    listing = None if labels is None else _read_listing(labels, label_column, id_column)
     files = _images_among(_files_in(folder, listing is None, skipped), skipped)
     if listing is not None:
         known, chosen = _listed_labels(listing, folder, files, skipped)
@@ -228,8 +235,7 @@ def _readable(path: Path, said_first: str = "") -> FileId:
 def _read_listing(source: Path, label_column: str | None, id_column: str | None) -> _Listing:
     table = read_delimited(source)
     names = list(table.columns)
-    paths = _needed_column(names, id_column, PATH_COLUMNS, "id_column", "paths", source)
-    labels = _needed_column(names, label_column, LABEL_COLUMNS, "label_column", "labels", source)
+    paths, labels = list_columns(names, label_column, id_column, source)
     rows = tuple(zip(table.numbers, table.columns[paths], label_texts(table.columns[labels]), strict=True))
     if {*BOOK_COLUMNS} <= {*names}:
         rows = tuple({row[1]: row for row in rows}.values())
@@ -245,6 +251,14 @@ def _unfilled_notes(
     """A sentence on a list of suggestions that nobody has filled in."""
     if suggested and not any(label for number, _, label in rows if number in suggested):
         yield f"none of the {len(suggested)} suggestions in {source} has a label yet. Fill in its column of labels."
+
+
+def list_columns(
+    names: Sequence[str], label_column: str | None, id_column: str | None, source: Path
+) -> tuple[str, str]:
+    """The columns of paths and of labels in a list of labels, which must be there."""
+    paths = _needed_column(names, id_column, PATH_COLUMNS, "id_column", "paths", source)
+    return paths, _needed_column(names, label_column, LABEL_COLUMNS, "label_column", "labels", source)
 
 
 def _needed_column(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from semimetric.core.errors import InputError
 from semimetric.data.collection import Collection
+from semimetric.data.label_matches import is_book, labelled_by
 from semimetric.data.readers.folder import IMAGE_SUFFIXES, read_photo_folder
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def read_collection(
         A list of labels for a folder: .csv or .tsv with a column of paths (path, file, filename, image or name),
         relative to the folder or to the list, and one of labels (label, class, species or category). The names of
         sub-folders mean nothing then, and images that the list does not have are unlabelled. A file with two
-        different labels is left out.
+        different labels is left out. Or the label book of a run, for a folder or a table: a label goes with the name
+        and the content of its example, or with the content, if only one example has it.
     label_column : str, optional
         The column (of .npz the array) with the labels. Of a table it is label, labels, y, class or target, if left
         out.
@@ -61,19 +63,21 @@ def read_collection(
             raise InputError(f"drop, columns and types are for tables, and {source} is a folder. Leave them out.")
         return read_photo_folder(source, None if labels is None else Path(labels), label_column, id_column)
     _check_table(source)
-    if labels is not None:
+    if labels is not None and not is_book(labels):
         raise InputError(
             f"labels is for a folder of images, but source is the table {source}. Put the labels into a column of it, "
-            "and name that with label_column."
+            "and name that with label_column; or give the label book of a run."
         )
     from semimetric.data.columns import ColumnChoice
     from semimetric.data.readers.tables import read_new_table, read_table
 
-    if schema is not None:
-        if choice:
-            raise InputError("drop, columns and types are those of the run that the fit starts from. Leave them out.")
-        return read_new_table(source, schema, label_column, id_column)
-    return read_table(source, label_column, id_column, choice or ColumnChoice())
+    if schema is None:
+        found = read_table(source, label_column, id_column, choice or ColumnChoice())
+    elif choice:
+        raise InputError("drop, columns and types are those of the run that the fit starts from. Leave them out.")
+    else:
+        found = read_new_table(source, schema, label_column, id_column)
+    return found if labels is None else labelled_by(found, labels)
 
 
 def check_there(source: Path) -> None:

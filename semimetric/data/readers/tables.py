@@ -13,6 +13,7 @@ from semimetric.core.errors import InputError
 from semimetric.core.extras import import_extra
 from semimetric.data.collection import Collection, label_texts, raw_texts, skipped_lines
 from semimetric.data.columns import ColumnChoice, RawColumn
+from semimetric.data.label_matches import digests_of_rows
 from semimetric.data.labels import placeholder_notes
 from semimetric.data.readers.arrays import ARRAY_SUFFIXES, read_arrays
 from semimetric.data.readers.delimited import check_columns, find_column, listed, read_delimited
@@ -59,6 +60,7 @@ class _Rows:
     ids: Sequence[object] | None = None
     skipped: dict[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    digests: Sequence[str] = ()
 
 
 def read_table(source: Path, label_column: str | None, id_column: str | None, choice: ColumnChoice) -> Collection:
@@ -70,7 +72,7 @@ def read_table(source: Path, label_column: str | None, id_column: str | None, ch
             )
         matrix, labels, ids = read_arrays(source, label_column, id_column)
         schema = fit_array(matrix)
-        return _collection(_Rows(source, range(len(matrix)), schema, *schema.encode_matrix(matrix), labels, ids))
+        return _collection(_array_rows(source, schema, matrix, schema.encode_matrix(matrix), labels, ids))
     table = _read(source)
     label = _label_column(list(table.columns), label_column, source)
     unclaimed = [name for name in table.columns if name != label]
@@ -103,7 +105,7 @@ def read_new_table(
     """
     if source.suffix.lower() in ARRAY_SUFFIXES:
         matrix, labels, ids = read_arrays(source, label_column, id_column)
-        return _collection(_Rows(source, range(len(matrix)), schema, *_encoded(schema, matrix, source), labels, ids))
+        return _collection(_array_rows(source, schema, matrix, _encoded(schema, matrix, source), labels, ids))
     table = _read(source)
     others = [name for name in table.columns if name not in schema.names]
     label = find_column(others, label_column, [*filter(None, usual[:1]), *LABEL_COLUMNS], "label_column", source)
@@ -138,7 +140,22 @@ def _rows_of(
 ) -> _Rows:
     labels, ids = (None if name is None else table.columns[name].values() for name in (label, identifier))
     encoded = schema.encode(raw, len(table.numbers))
-    return _Rows(table.source, table.numbers, schema, *encoded, labels, ids, table.skipped, notes)
+    numbers = [raw[column.name].numbers for column in schema.columns if column.kind == "numeric"]
+    texts = [raw[column.name].texts for column in schema.columns if column.kind != "numeric"]
+    digests = digests_of_rows(numbers, texts, len(table.numbers))
+    return _Rows(table.source, table.numbers, schema, *encoded, labels, ids, table.skipped, notes, digests)
+
+
+def _array_rows(
+    source: Path,
+    schema: Schema,
+    matrix: Array,
+    encoded: tuple[Array, Array],
+    labels: Sequence[object] | None,
+    ids: Sequence[object] | None,
+) -> _Rows:
+    digests = digests_of_rows(list(matrix.T), (), len(matrix))
+    return _Rows(source, range(len(matrix)), schema, *encoded, labels, ids, digests=digests)
 
 
 def _encoded(schema: Schema, matrix: Array, source: Path) -> tuple[Array, Array]:
@@ -246,6 +263,7 @@ def _collection(rows: _Rows) -> Collection:
         (*placeholder_notes(raw_texts(rows.labels or ())), *rows.notes),
         rows.schema,
         _order(rows, names),
+        digests=tuple(rows.digests[row] for row in kept.tolist()),
     )
 
 

@@ -50,13 +50,15 @@ Tell = Callable[[dict[str, Any]], object]
 class Judgement:
     """Accuracy of the old and of the new model on ``labels`` labels that neither learned from.
 
-    ``why`` says in a sentence why there is none.
+    ``why`` says in a sentence why there is none. ``unused`` are examples whose labels were not used: these were given
+    to another content than they have now.
     """
 
     labels: int = 0
     before: float | None = None
     after: float | None = None
     why: str = ""
+    unused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ def learn_again(
     source: Path | None = None,
     tell: Tell = lambda _: None,
     judge: bool = True,
+    digests: Sequence[str | None] = (),
 ) -> Judgement:
     """Fit the examples of ``run`` with these labels (N,) into the new folder ``out``, and ``judge`` both runs.
 
@@ -114,6 +117,7 @@ def learn_again(
     labels : of the first examples of the run; those that were added to it meanwhile keep their own
     data_dir, source : as for ``open_pictures``
     tell : is given {"judging": number, "of": count} before each fit that judges
+    digests : of the contents that were labelled; a label of an example that has another one now is not used
     """
     loaded = load_run(run, "cpu")
     check_can_learn(loaded, source)
@@ -122,16 +126,21 @@ def learn_again(
     if is_benchmark(loaded):
         _benchmark_again(loaded, labels, out, data_dir)
         return Judgement(why="The test set of the benchmark judges.")
-    request = request_of(loaded)
-    own = _read(loaded, request, source, labels)
+    request, pictures = request_of(loaded), open_pictures(loaded, source=source)
+    known = [*digests, *([None] * (len(labels) - len(digests)))]
+    stale = [row for row, label in enumerate(labels) if label and known[row] not in (None, pictures.digest(row))]
+    unused = tuple(loaded.fitted.examples.names[row] for row in stale)
+    labels = [None if row in {*stale} else label for row, label in enumerate(labels)]
+    own = _read(loaded, request, source, labels, pictures)
     kept = dataclasses.replace(own.data)  # fitting releases its data
     fit_read(request, own, source_of(loaded, source), out)
     if not judge:
-        return Judgement(why="Nothing was judged, as you asked.")
+        return Judgement(why="Nothing was judged, as you asked.", unused=unused)
     try:
-        return _judge(loaded, dataclasses.replace(own, data=kept), labels, tell)
+        judged = _judge(loaded, dataclasses.replace(own, data=kept), labels, tell)
     except Exception as error:  # the new run is whole
-        return Judgement(why=judging_failed(sentence_of(error)))
+        judged = Judgement(why=judging_failed(sentence_of(error)))
+    return dataclasses.replace(judged, unused=unused)
 
 
 def judging_failed(why: str) -> str:
@@ -148,15 +157,18 @@ def request_of(loaded: LoadedRun) -> OwnRequest:
     return OwnRequest(plan.method, plan.seed, fine_tune=fine_tune, settings=read_start(loaded.path).settings(()))
 
 
-def _read(loaded: LoadedRun, request: OwnRequest, source: Path | None, labels: Sequence[str | None]) -> OwnData:
+def _read(
+    loaded: LoadedRun, request: OwnRequest, source: Path | None, labels: Sequence[str | None], pictures: Pictures
+) -> OwnData:
     """The examples of a run with these labels; all of them must still be there."""
-    examples, pictures = loaded.fitted.examples, open_pictures(loaded, source=source)
-    if pictures.missing:
+    examples = loaded.fitted.examples
+    if pictures.paths is None and pictures.features is None:
         raise InputError(pictures.missing)
     given = (examples.names, tuple(labels), _all_there(pictures), pictures.features)
     columns_of = examples.columns or pictures.columns
     suggested = _suggested(loaded, labels)
-    collection = Collection(*given, columns_of, {}, schema=loaded.fitted.schema, suggested=suggested)
+    schema, digests = loaded.fitted.schema, pictures.digests
+    collection = Collection(*given, columns_of, {}, schema=schema, suggested=suggested, digests=digests)
     columns = examples.label_column or None, examples.id_column or None
     own = read_own(request, collection, source_of(loaded, source), columns)
     lost = sorted({*examples.names} - {*own.collection.names})
@@ -250,7 +262,8 @@ def main(request: Path) -> int:
         tell = partial(_print, sys.stdout)
         with redirect_stdout(sys.stderr):  # what a method or an encoder prints is no line for the page
             paths = (Path(wanted["out"]), data_dir, source)
-            judged = learn_again(Path(wanted["run"]), wanted["labels"], *paths, tell, wanted["judge"])
+            run, labels, digests = Path(wanted["run"]), wanted["labels"], wanted["digests"]
+            judged = learn_again(run, labels, *paths, tell, wanted["judge"], digests)
     except Exception as error:  # the page tells it, whatever it is
         write_json(answer, {"error": sentence_of(error)})
         return 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from typing import Any
 
@@ -10,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from semimetric.core.errors import InputError
+from semimetric.serve.book import login_name
 from semimetric.serve.page.guard import is_loopback
 
 LARGEST_REQUEST = 8 << 20
@@ -45,10 +45,7 @@ def who_labels(request: Request, given: Any) -> str:
     address = request.client.host if request.client else ""
     if given.strip() or not is_loopback(address):
         return given.strip() or f"someone at {address or 'an unknown address'}"
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # an account without a name
-        return "someone on this machine"
+    return login_name()
 
 
 def count_of(request: Request, usual: int) -> int:

@@ -18,9 +18,8 @@ from semimetric.evaluation.audit import held_out_predictions, likely_errors, nea
 from semimetric.graph import nearest_neighbors
 from semimetric.model.fitted import GRAPH_NEIGHBORS, posteriors_of
 from semimetric.model.folder import LoadedRun, load_run
-from semimetric.serve.labels import given_labels
+from semimetric.serve.book import LabelBook, of_run, open_book
 from semimetric.serve.maps import full_map
-from semimetric.serve.page.book import LabelBook
 from semimetric.serve.pictures import Pictures, jpeg_of, open_pictures
 from semimetric.serve.suggest import suggest
 from semimetric.training import Run
@@ -54,20 +53,18 @@ class Desk:
         self.result: dict[str, Any] = Run(run).read("result.json") or {}
         self.run, self.data_dir, self.source = run, data_dir, source
         self.pictures: Pictures = open_pictures(self.loaded, data_dir, source)
-        self.names = tuple(map(_text, self.fitted.examples.names)) or tuple(map(str, range(len(self.fitted.labels))))
-        self.trained_classes = [_text(name) for name in self.fitted.examples.classes]
-        given = [None if label is None else _text(label) for label in given_labels(self.fitted)]
-        found = self.names, given, self.fitted.examples.suggested
-        self.book = book or LabelBook(labels_file(run), *found)
+        found = of_run(self.fitted)
+        self.names, self.trained_classes = tuple(found[0]), found[3]
+        self.book = book or open_book(run, self.fitted, self.pictures)
         if book is not None:
-            book.grow(*found)
+            book.grow(*found, self.pictures.digest)
         self.small = lru_cache(4096)(self._small)
         self._queueing = Lock()
         self._queued: tuple[tuple[int, int, int], list[dict[str, Any]]] = (0, 0, 0), []
 
     def classes(self) -> list[str]:
         """Classes of the run and those that people added."""
-        return list(dict.fromkeys([*self.trained_classes, *self.book.classes()]))
+        return [found.name for found in self.book.classes()]
 
     def labels(self) -> Tensor:
         """Numbers (N,) of the current labels among ``classes``, -1 for none."""
@@ -75,18 +72,22 @@ class Desk:
         given = self.book.labels[: len(self.names)]  # a run that has learned again may have more examples
         return torch.tensor([-1 if label is None else numbers[label] for label in given])
 
-    @cached_property
     def predicted(self) -> Tensor:
-        """Places (N,) of the predicted classes among ``classes``; -1 if the run knows no class."""
+        """Places (N,) of the predicted classes among ``classes``; -1 for a class that was deleted, or none."""
+        numbers = {name: number for number, name in enumerate(self.classes())}
+        now = [numbers.get(name or "", -1) for name in self.book.names_of(self.trained_classes)]
+        return torch.tensor(now)[self._best] if now else self._best - 1
+
+    @cached_property
+    def _best(self) -> Tensor:
+        """Places (N,) of the predicted classes among those of the run; 0 if it knows none."""
         found = self.fitted.posteriors
-        if len(found.classes) == 0:
-            return torch.full((len(self.names),), -1)
-        return found.shares.argmax(1)
+        return found.shares.argmax(1) if len(found.classes) else torch.zeros(len(self.names), dtype=torch.int64)
 
     @cached_property
     def map(self) -> tuple[Tensor, str]:
         """Points (N, 2), and in words how they were placed."""
-        made = full_map(self.fitted.embeddings, self.predicted)
+        made = full_map(self.fitted.embeddings, self._best)
         return made.points, made.made
 
     @cached_property
@@ -100,37 +101,45 @@ class Desk:
             "name": self.run.resolve().name,
             "examples": len(self.names),
             "labelled": self.book.labelled,
-            "classes": self.classes(),
+            "classes": self.listed_classes(),
             "kind": self.fitted.spec.kind,
             "pictures": self.pictures.has_images,
-            "missing": self.pictures.missing,
+            "missing": " ".join([self.pictures.missing, *self.book.matches.note(self.book.path)]).strip(),
             "map": self.map[1],
             "method": self.result.get("method", ""),
             "trust": (self.result.get("trust") or {}).get("sentence", ""),
             "final": self.result.get("final"),
             "labels_file": str(self.book.path),
-            "changes": len(self.book.changes),
+            "changes": self.book.changes,
             "last": self.book.last,
         }
 
+    def listed_classes(self) -> list[dict[str, Any]]:
+        """Name, key and colour of each class."""
+        return [{"name": name, "key": key, "colour": colour} for _, key, colour, name, _ in self.book.classes()]
+
     def columns(self) -> bytes:
-        """All examples as columns, one after another: x, y, confidence (float32), label, predicted (int32)."""
+        """All examples as columns, one after another: x, y, confidence (float32), label, predicted (int32).
+
+        A class is its colour, which it keeps.
+        """
         points = self.map[0].numpy().astype("<f4")
         confidence = self.fitted.posteriors.confidence.numpy().astype("<f4")
         whole = [points[:, 0], points[:, 1], confidence]
-        numbers = [self.labels().numpy(), self.predicted.numpy()]
+        colours = torch.tensor([*(found.colour for found in self.book.classes()), -1])
+        numbers = [colours[self.labels()].numpy(), colours[self.predicted()].numpy()]
         return b"".join([*(column.tobytes() for column in whole), *(n.astype("<i4").tobytes() for n in numbers)])
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Name, label, prediction and values of some examples."""
-        known = self.classes()
+        known, predicted = self.classes(), self.predicted()
         return [
             {
                 "row": row,
                 "name": self.names[row],
                 "label": self.book.labels[row],
                 "source": "" if self.book.labels[row] is None else self.book.sources[row],
-                "predicted": known[int(self.predicted[row])] if int(self.predicted[row]) >= 0 else None,
+                "predicted": known[int(predicted[row])] if int(predicted[row]) >= 0 else None,
                 "confidence": round(float(self.fitted.posteriors.confidence[row]), 4),
                 "values": [(name, f"{value:.4g}") for name, value in self.pictures.values(row)],
             }
@@ -188,21 +197,23 @@ class Desk:
     def queue(self, count: int) -> list[dict[str, Any]]:
         """What to label next, the most helpful first; browsers that ask for the same wait for one answer."""
         with self._queueing:
-            state = count, self.book.last, len(self.book.changes)
+            state = count, self.book.last, self.book.changes
             if self._queued[0] != state:
                 self._queued = state, self._new_queue(count)
             return self._queued[1]
 
     def _new_queue(self, count: int) -> list[dict[str, Any]]:
         labels = self.labels()
-        unlabelled = int((labels < 0).sum())
+        answered = labels >= 0
+        answered[[row for row in self.book.skipped if row < len(labels)]] = True
+        unlabelled = int((~answered).sum())
         if not unlabelled:
             return []
         found = self.fitted.posteriors
         if self.book.changes and len(labels) <= QUEUE_POSTERIORS:
             found = posteriors_of(self.fitted.embeddings, labels)
         count = min(count, unlabelled, LISTED)
-        chosen = suggest(self.fitted.embeddings, labels, found.shares, found.confidence, count)
+        chosen = suggest(self.fitted.embeddings, answered.long() - 1, found.shares, found.confidence, count)
         listed = self.examples(chosen.rows.tolist())
         return [entry | {"why": f"stands for {int(near)}"} for entry, near in zip(listed, chosen.near, strict=True)]
 
@@ -236,21 +247,12 @@ class Desk:
         return [entry | {"why": f"{score:.1f} times"} for entry, score in zip(listed, found.scores, strict=True)]
 
 
-def _text(name: Any) -> str:
-    """A name that every file and page can hold; half a character is written out."""
-    return str(name).encode(errors="backslashreplace").decode()
-
-
-def labels_file(run: Path) -> Path:
-    """The file of labels next to a run."""
-    resolved = run.resolve()
-    return resolved.with_name(f"{resolved.name}.labels.csv")
-
-
 def compared(before: Desk, after: Desk) -> dict[str, Any]:
     """Test scores of two runs on the same examples, where there are any, and whose predicted class changed."""
-    old = [before.classes()[n] if n >= 0 else "" for n in before.predicted.tolist()]
-    new = [after.classes()[n] if n >= 0 else "" for n in after.predicted.tolist()]
+    old, new = (
+        [known[number] if number >= 0 else "" for number in desk.predicted().tolist()]
+        for desk, known in ((before, before.classes()), (after, after.classes()))
+    )
     pairs = zip(old, new, strict=False)  # the new run may have more examples
     changed = [row for row, (was, now) in enumerate(pairs) if was != now]
     return {

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from functools import partial
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -25,124 +19,21 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from semimetric.core.errors import InputError, RunError, SemimetricError
-from semimetric.core.files import read_json
+from semimetric.core.errors import InputError, SemimetricError
+from semimetric.data.label_book import MovedError
+from semimetric.serve.book import Change
 from semimetric.serve.csv_file import table_text
 from semimetric.serve.labels import COLUMNS
-from semimetric.serve.page.again import Judgement, check_can_learn, judging_failed, sentence_of
+from semimetric.serve.page.again import check_can_learn
 from semimetric.serve.page.asked import body_of, count_of, json_of, who_labels
-from semimetric.serve.page.desk import Desk, compared
+from semimetric.serve.page.desk import Desk
 from semimetric.serve.page.guard import Guard
+from semimetric.serve.page.session import Page, next_run
 
 LARGEST_UPLOAD = 20 << 20
 """Bytes of an uploaded picture."""
 
-POLL = 0.3  # seconds between looks at the log of a run that learns
 STATIC = files("semimetric.serve.page") / "static"
-
-
-class Page:
-    """The desk in use, the browsers that listen, and the process that learns, if any."""
-
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-        self.listeners: set[asyncio.Queue[str]] = set()
-        self.learning: asyncio.Task[None] | None = None
-        self.process: subprocess.Popen[bytes] | None = None
-        self.outcome: dict[str, Any] | None = None
-
-    @property
-    def is_learning(self) -> bool:
-        """Whether a process learns."""
-        return self.learning is not None and not self.learning.done()
-
-    def tell(self, kind: str, value: dict[str, Any]) -> None:
-        """Send an event to every browser."""
-        for queue in self.listeners:
-            queue.put_nowait(f"event: {kind}\ndata: {json.dumps(value)}\n\n")
-
-    def tell_labels(self, rows: tuple[int, ...]) -> None:
-        """Tell every browser the labels of some examples, and the state of the book."""
-        book = self.desk.book
-        labels = [book.labels[row] for row in rows]
-        self.tell("labels", {"rows": rows, "labels": labels, "facts": self.short_facts()})
-
-    def short_facts(self) -> dict[str, Any]:
-        """What changes with a label."""
-        book = self.desk.book
-        counts = {"labelled": book.labelled, "changes": len(book.changes), "last": book.last}
-        return counts | {"classes": self.desk.classes()}
-
-    async def learn(self, out: Path, judge: bool = True) -> None:
-        """Fit again in a process of its own, and go over to the new run once it is whole.
-
-        Whatever goes wrong is told, and the page goes on with the old run. A folder that holds no whole run then is
-        removed: no command can continue it.
-        """
-        before = self.desk
-        try:
-            out.mkdir()
-        except OSError as error:
-            self.tell("failed", {"why": sentence_of(error)})
-            return
-        try:
-            judged = await self._fit(out, judge)
-            after = await run_in_threadpool(Desk, out, before.book, before.data_dir, before.source)
-            self.outcome = await run_in_threadpool(compared, before, after) | {"judged": judged}
-            await run_in_threadpool(lambda: after.map)
-        except Exception as error:
-            self.tell("failed", {"why": sentence_of(error)})
-            return
-        finally:
-            if not is_finished(out):
-                shutil.rmtree(out, ignore_errors=True)
-        self.desk = after
-        self.tell("learned", self.outcome)
-
-    async def _fit(self, out: Path, judge: bool) -> dict[str, Any]:
-        """Let a process learn: its judgement of the old and the new model."""
-        desk = self.desk
-        with tempfile.TemporaryDirectory() as folder:
-            asked, answer, said = (Path(folder) / name for name in ("request.json", "answer.json", "said.jsonl"))
-            paths = {"run": desk.run, "out": out, "answer": answer, "data_dir": desk.data_dir, "source": desk.source}
-            request = {name: None if path is None else str(path) for name, path in paths.items()}
-            asked.write_text(json.dumps(request | {"labels": desk.book.labels, "judge": judge}), encoding="utf-8")
-            with said.open("wb") as told:
-                command = [sys.executable, "-m", "semimetric.serve.page.again", str(asked)]
-                process = self.process = subprocess.Popen(command, stdout=told, stderr=subprocess.DEVNULL)
-            try:
-                await self._follow(process, {"epoch": out / "metrics.jsonl", "judging": said})
-            finally:
-                self._stop(process)
-                self.process = None
-            if not answer.exists():
-                ended = f"ended with code {process.returncode}. Is memory short?"
-                if not is_finished(out):
-                    raise RunError(f"the process that learned was {ended}")
-                return asdict(Judgement(why=judging_failed(f"the process that judged was {ended}")))
-            found: dict[str, Any] = read_json(answer)
-        if "error" in found:
-            raise RunError(found["error"])
-        return found
-
-    async def _follow(self, process: subprocess.Popen[bytes], logs: dict[str, Path]) -> None:
-        """Tell each line of each log as an event of its name as it is written, until the process ends."""
-        told = dict.fromkeys(logs, 0)
-        while True:
-            ended = process.poll() is not None
-            for kind, log in logs.items():
-                lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
-                for line in (line for line in lines[told[kind] :] if line.endswith("\n")):
-                    self.tell(kind, json.loads(line))
-                    told[kind] += 1
-            if ended:
-                return
-            await asyncio.sleep(POLL)
-
-    def _stop(self, process: subprocess.Popen[bytes]) -> None:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
 
 
 def build_app(desk: Desk, host: str = "127.0.0.1", token: str = "") -> Starlette:
@@ -158,7 +49,9 @@ def build_app(desk: Desk, host: str = "127.0.0.1", token: str = "") -> Starlette
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        watching = asyncio.create_task(page.follow_book())
         yield
+        watching.cancel()
         if page.learning is not None:
             page.learning.cancel()
         page.desk.book.close()
@@ -177,6 +70,8 @@ def build_app(desk: Desk, host: str = "127.0.0.1", token: str = "") -> Starlette
             Route("/api/list/{name}", answers.list),
             Route("/api/labels", answers.label, methods=["POST"]),
             Route("/api/undo", answers.undo, methods=["POST"]),
+            Route("/api/classes", answers.classes, methods=["POST"]),
+            Route("/api/book", answers.book, methods=["POST"]),
             Route("/api/export", answers.export, methods=["POST"]),
             Route("/api/learn", answers.learn, methods=["POST"]),
             Route("/api/events", answers.events),
@@ -191,7 +86,9 @@ def build_app(desk: Desk, host: str = "127.0.0.1", token: str = "") -> Starlette
 
 
 async def _refused(_: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, 400)
+    if isinstance(error, MovedError):
+        return JSONResponse({"error": str(error), "replaced": os.path.lexists(error.path)}, 409)
+    return JSONResponse({"error": str(error)}, 400 if isinstance(error, InputError) else 503)
 
 
 class Answers:
@@ -256,24 +153,55 @@ class Answers:
         return JSONResponse(await run_in_threadpool(lists[name]))
 
     async def label(self, request: Request) -> Response:
-        """Give examples a label, or take it away."""
+        """Give examples a label, take it away, or skip them."""
         wanted = await json_of(request)
-        label = wanted.get("label")
-        if not (label is None or isinstance(label, str)):
-            raise InputError(f"label must be text or null, got {label!r}.")
-        rows = self._desk.checked(wanted.get("rows", []))
-        change = await run_in_threadpool(self._desk.book.set, rows, label, who_labels(request, wanted.get("who", "")))
-        self._page.tell_labels(change.rows)
-        return JSONResponse({"change": change.number, "label": change.label} | self._page.short_facts())
+        label, skip = wanted.get("label"), wanted.get("skip", False)
+        if not (label is None or isinstance(label, str)) or (skip and label is not None):
+            raise InputError(f"label must be text or null, and null with skip, got {label!r}.")
+        rows, who = self._desk.checked(wanted.get("rows", [])), who_labels(request, wanted.get("who", ""))
+        act = partial(self._desk.book.skip, rows, who) if skip else partial(self._desk.book.label, rows, label, who)
+        return await self._changed(act)
 
     async def undo(self, request: Request) -> Response:
-        """Take the last change back."""
+        """Take back the last change of the person who asks."""
         who = (await json_of(request)).get("who", "")
-        change = await run_in_threadpool(self._desk.book.undo, who_labels(request, who))
+        return await self._changed(partial(self._desk.book.undo, who_labels(request, who)))
+
+    async def classes(self, request: Request) -> Response:
+        """Add, rename, merge or delete a class."""
+        wanted, book = await json_of(request), self._desk.book
+        acts: dict[Any, Callable[..., Change]] = {
+            "add": book.add_class,
+            "rename": book.rename_class,
+            "merge": book.merge_classes,
+            "delete": book.delete_class,
+        }
+        what, names = wanted.get("do"), [wanted[name] for name in ("name", "to") if name in wanted]
+        if what not in acts or not all(isinstance(name, str) for name in names):
+            raise InputError(f"do must be one of {', '.join(acts)}, and name and to must be text, got {wanted!r}.")
+        if len(names) != (2 if what in ("rename", "merge") else 1):
+            raise InputError(f"{what} needs the name of a class, and rename and merge the name to as well.")
+        return await self._changed(partial(acts[what], *names, who_labels(request, wanted.get("who", ""))))
+
+    async def book(self, request: Request) -> Response:
+        """Go on after the file of labels was moved: "write" it again, or "use" the one that is there."""
+        what = (await json_of(request)).get("do")
+        if what not in ("write", "use"):
+            raise InputError(f"do must be write or use, got {what!r}.")
+        book = self._desk.book
+        rows = await run_in_threadpool(book.choose, what)
+        return await self._changed(lambda: Change(book.last, rows))
+
+    async def _changed(self, act: Callable[[], Change | None]) -> Response:
+        """Change the book, and tell every browser what it says now."""
+        book = self._desk.book
+        change = await run_in_threadpool(act)
+        rows = () if change is None else change.rows
         if change is not None:
-            self._page.tell_labels(change.rows)
-        rows, labels = ((), ()) if change is None else (change.rows, change.before)
-        return JSONResponse({"rows": rows, "labels": labels} | self._page.short_facts())
+            self._page.tell_labels(rows)
+        done = {"done": change is not None, "change": book.last, "rows": rows}
+        labels = [book.labels[row] for row in rows]
+        return JSONResponse(done | {"labels": labels} | self._page.short_facts())
 
     async def export(self, request: Request) -> Response:
         """A selection as CSV."""
@@ -312,17 +240,3 @@ class Answers:
                 self._page.listeners.discard(queue)
 
         return StreamingResponse(stream(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-
-
-def is_finished(run: Path) -> bool:
-    """Whether the training of a run has ended and all of it is written; the result is the last file."""
-    return (run / "result.json").exists()
-
-
-def next_run(labels: Path) -> Path:
-    """The first free folder for a run that learns from these labels: RUN-again-1, RUN-again-2, ..."""
-    name = labels.name.removesuffix(".labels.csv")
-    number = 1
-    while os.path.lexists(labels.with_name(f"{name}-again-{number}")):
-        number += 1
-    return labels.with_name(f"{name}-again-{number}")

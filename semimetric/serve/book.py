@@ -1,0 +1,344 @@
+"""The label book of a run: its examples with the labels that people have given them since."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import RLock
+from typing import NamedTuple
+
+from semimetric.core.errors import InputError, RunError
+from semimetric.data.collection import label_texts, tidy
+from semimetric.data.label_book import RUN, SUFFIX, BookFile, ClassOf, Entry, Step
+from semimetric.data.label_matches import matched
+from semimetric.data.labels import SUGGESTED, is_no_label
+from semimetric.data.readers.delimited import read_delimited
+from semimetric.data.readers.folder import BOOK_COLUMNS, list_columns
+from semimetric.model.fitted import FittedModel
+from semimetric.serve.labels import given_labels
+from semimetric.serve.pictures import Pictures
+
+LONGEST = 200
+"""Characters of a label or of a person's name."""
+
+
+class Change(NamedTuple):
+    """What a request has changed: its number, rows, and the label that they were given."""
+
+    number: int
+    rows: tuple[int, ...]
+    label: str | None = None
+
+
+class Imported(NamedTuple):
+    """How many labels a file has set and cleared, and the names in it that no example has."""
+
+    labelled: int
+    cleared: int
+    unknown: tuple[str, ...]
+
+
+class LabelBook:
+    """The labels of a run's examples as people have changed them; safe to use from several threads.
+
+    Parameters
+    ----------
+    path : of the file; it is made with the first change, and begins with the labels of the run
+    names : N names of examples
+    labels : N labels of the run, None for unlabelled
+    suggested : rows of the run whose labels are no random sample
+    classes : those that the run knows
+    digests : N of the contents that the run was trained on, as far as it knows them
+    digest : of the content of an example as it is now, by its row
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        names: Sequence[str],
+        labels: Sequence[str | None],
+        suggested: Collection[int] = (),
+        classes: Sequence[str] = (),
+        digests: Sequence[str] = (),
+        digest: Callable[[int], str | None] | None = None,
+    ) -> None:
+        self.path, self.file, self._lock = path, BookFile(path), RLock()
+        self.names: tuple[str, ...] = ()
+        self.labels: list[str | None] = []
+        self.sources: list[str] = []
+        self.grow(names, labels, suggested, classes, digests, digest)
+
+    def grow(
+        self,
+        names: Sequence[str],
+        labels: Sequence[str | None],
+        suggested: Collection[int] = (),
+        classes: Sequence[str] = (),
+        digests: Sequence[str] = (),
+        digest: Callable[[int], str | None] | None = None,
+    ) -> None:
+        """Take in what a run has beyond the examples of this book, which are its first; another run is refused."""
+        with self._lock:
+            known = len(self.names)
+            if tuple(names[:known]) != self.names:
+                raise RunError(f"the run has other examples than the labels in {self.path}. Serve it by itself.")
+            self.names = tuple(names)
+            self._digest = digest or (lambda row: digests[row] if digests else None)
+            self._digests: dict[int, str | None] = {}
+            for row, label in enumerate(labels[known:], known):
+                self.sources.append("" if label is not None and row not in suggested else SUGGESTED)
+                self.labels.append(None)
+            self._brought = known, list(labels), list(classes), list(digests)
+            self._bring()
+
+    def _bring(self) -> None:
+        """Note the labels and classes of the run where the book does not have them, and take all labels in."""
+        first, labels, classes, digests = self._brought
+        query = "SELECT example, digest, (SELECT name FROM classes c WHERE c.class = e.class) FROM events e "
+        with self._lock:
+            found = self.file.rows(query + "WHERE person = '' AND example IS NOT NULL ORDER BY number")
+            before = {(example, digest): label for example, digest, label in found}
+            keys = [(name, digests[row] if digests else None) for row, name in enumerate(self.names)]
+            new = [row for row in range(first, len(labels)) if before.get(keys[row]) != labels[row]]
+            firsts = {name for (name,) in self.file.rows("SELECT name FROM classes")}
+            added = [name for name in dict.fromkeys((*classes, *filter(None, labels))) if name not in firsts]
+            if new or added:
+                with self.file.step(RUN) as step:
+                    numbers = {name: step.class_of(name, added) for name in dict.fromkeys((*added, *labels)) if name}
+                    for row in new:
+                        label = labels[row]
+                        event, of = ("clear", None) if label is None else ("label", numbers[label])
+                        step.add(event, *keys[row], of=of, source=self.sources[row])
+            self._take_in()
+
+    def _take_in(self) -> tuple[int, ...]:
+        """Read all labels: the rows that have changed."""
+        before = list(self.labels)
+        self.matches = matched(self.file.entries(), self.names, self.digest)
+        self.entries: dict[int, Entry] = self.matches.found
+        for row in range(len(self.labels)):
+            self.labels[row] = self.entries[row].label if row in self.entries else None
+        self.changes: int = self.file.rows("SELECT count(DISTINCT step) FROM standing WHERE person <> ''")[0][0]
+        self.last: int = self.file.rows("SELECT coalesce(max(number), 0) FROM events")[0][0]
+        return tuple(row for row, label in enumerate(self.labels) if label != before[row])
+
+    def digest(self, row: int) -> str | None:
+        """The digest of an example; computed once, and again when it is labelled."""
+        if row not in self._digests:
+            self._digests[row] = self._digest(row)
+        return self._digests[row]
+
+    def refresh(self) -> tuple[int, ...]:
+        """Take in what other programs have written: the rows whose labels have changed."""
+        with self._lock:
+            return self._take_in() if self.file.changed() else ()
+
+    @contextmanager
+    def _step(self, who: str) -> Iterator[Step]:
+        who = check_name(who, "your name")
+        with self._lock:
+            self.refresh()
+            with self.file.step(who) as step:
+                yield step
+
+    def label(self, rows: Sequence[int], label: str | None, who: str) -> Change:
+        """Give examples a label, or take it away with None; it is on disk when this returns."""
+        label = None if label is None else check_label(label)
+        return Change(self._answer(dict.fromkeys(rows, label), who), tuple(dict.fromkeys(rows)), label)
+
+    def label_each(self, labels: Mapping[int, str | None], who: str) -> None:
+        """Give each of these rows its label, or take it away with None, as one change."""
+        self._answer(labels, who)
+
+    def skip(self, rows: Sequence[int], who: str) -> Change:
+        """Note that a person would not label these examples; a label of theirs no longer holds."""
+        return Change(self._answer(dict.fromkeys(rows), who, "skip"), tuple(dict.fromkeys(rows)))
+
+    def _answer(self, wanted: Mapping[int, str | None], who: str, without: str = "clear") -> int:
+        """Write a label for each row, or the event ``without`` one: the number of the step."""
+        if not wanted or min(wanted) < 0 or max(wanted) >= len(self.names):
+            raise InputError(f"rows must be numbers of examples, from 0 to {len(self.names) - 1}, at least one.")
+        digests = {row: self._digest(row) for row in wanted}
+        with self._step(who) as step:
+            numbers = {name: step.class_of(name) for name in dict.fromkeys(wanted.values()) if name is not None}
+            found = {}
+            for row, label in wanted.items():
+                event, of = (without, None) if label is None else ("label", numbers[label])
+                example = event, self.names[row], digests[row]
+                number, time = step.add(*example, of, source=self.sources[row])
+                found[row] = Entry(number, time, who, *example, self.sources[row], label)
+        with self._lock:  # what others have written is taken in already
+            self._digests |= digests
+            self.entries |= found
+            for row, label in wanted.items():
+                self.labels[row] = label
+            self.last, self.changes = max(self.last, number), self.changes + 1
+        return step.number
+
+    def undo(self, who: str) -> Change | None:
+        """Take back the last change of this person that stands; None if there is none."""
+        with self._step(who) as step:
+            found = self.file.rows("SELECT max(step) FROM standing WHERE person = ?", tidy(who))[0][0]
+            if found is None:
+                return None
+            step.add("undo", value=found)
+        return Change(step.number, self._take_in())
+
+    def add_class(self, name: str, who: str) -> Change:
+        """Add a class without an example."""
+        return self._of_class(who, lambda step: step.class_of(check_label(name)))
+
+    def rename_class(self, name: str, new: str, who: str) -> Change:
+        """Give a class another name; no other class may have it."""
+        return self._of_class(who, lambda step: step.add("rename class", of=self._number(name), value=check_label(new)))
+
+    def merge_classes(self, name: str, into: str, who: str) -> Change:
+        """Let the examples of a class be of another one."""
+
+        def merge(step: Step) -> None:
+            one, other = self._number(name), self._number(into)
+            if one == other:
+                raise InputError(f"{name!r} cannot be merged into itself. Name another class.")
+            step.add("merge classes", of=one, value=other)
+            step.add("add class", of=other)
+
+        return self._of_class(who, merge)
+
+    def delete_class(self, name: str, who: str) -> Change:
+        """Take a class away, and the labels of its examples with it."""
+        return self._of_class(who, lambda step: step.add("delete class", of=self._number(name)))
+
+    def _of_class(self, who: str, act: Callable[[Step], object]) -> Change:
+        with self._step(who) as step:
+            act(step)
+        return Change(step.number, self._take_in())
+
+    def _number(self, name: str) -> int:
+        found = next((entry.number for entry in self.classes() if entry.name == name), None)
+        if found is None:
+            raise InputError(f"there is no class {name!r}. Name one of those on the page.")
+        return found
+
+    def classes(self) -> list[ClassOf]:
+        """The classes in use, in the order in which they were made."""
+        return [found for found in self.file.classes() if found.used]
+
+    def names_of(self, classes: Sequence[str]) -> list[str | None]:
+        """What classes of the run are called now; None for one that was deleted."""
+        now = dict(self.file.rows("SELECT first, name FROM first_names"))
+        return [now.get(name) for name in classes]
+
+    @property
+    def labelled(self) -> int:
+        """How many examples have a label."""
+        return sum(label is not None for label in self.labels)
+
+    @property
+    def skipped(self) -> set[int]:
+        """Rows that a person has skipped."""
+        return {row for row, entry in self.entries.items() if entry.event == "skip"}
+
+    def evidence(self) -> list[str | None]:
+        """The digest of the content that each example had when it was labelled, as far as it is known."""
+        return [self.entries[row].digest if row in self.entries else None for row in range(len(self.names))]
+
+    def choose(self, what: str) -> tuple[int, ...]:
+        """After the file was moved: "write" it again, or "use" the one that is in its place now."""
+        with self._lock:
+            try:
+                {"write": self.file.keep, "use": self.file.adopt}[what]()
+            except FileExistsError as error:
+                raise InputError(f"{self.path} is there. Move it to another place, or use it.") from error
+            before = list(self.labels)
+            self._bring()
+            return tuple(row for row, label in enumerate(self.labels) if label != before[row])
+
+    def close(self) -> None:
+        """Release the file."""
+        self.file.close()
+
+
+def labels_file(run: Path) -> Path:
+    """The label book next to a run."""
+    resolved = run.resolve()
+    return resolved.with_name(resolved.name + SUFFIX)
+
+
+def open_book(run: Path, fitted: FittedModel, pictures: Pictures | None = None) -> LabelBook:
+    """The label book of a run; without ``pictures`` its examples count as unchanged."""
+    return LabelBook(labels_file(run), *of_run(fitted), None if pictures is None else pictures.digest)
+
+
+def login_name() -> str:
+    """The name of the user of this machine."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # an account without a name
+        return "someone on this machine"
+
+
+def of_run(fitted: FittedModel) -> tuple[list[str], list[str | None], tuple[int, ...], list[str], tuple[str, ...]]:
+    """What a run brings to its label book: names, labels, suggested rows, classes and digests."""
+    found = fitted.examples
+    names = [as_text(name) for name in found.names] or [str(row) for row in range(len(fitted.labels))]
+    labels = [None if label is None else as_text(label) for label in given_labels(fitted)]
+    return names, labels, found.suggested, [as_text(name) for name in found.classes], found.digests
+
+
+def as_text(name: object) -> str:
+    """A name that every file and page can hold; half a character is written out."""
+    return str(name).encode(errors="backslashreplace").decode()
+
+
+def import_labels(book: LabelBook, path: Path, who: str) -> Imported:
+    """Take the labels of a CSV file into the book, as one change.
+
+    A label that says "unlabelled", or an empty one of a file that the page itself wrote, is taken away; any other empty
+    one says nothing.
+    """
+    given = _listed(path)
+    rows = {name: row for row, name in enumerate(book.names)}
+    wanted = {rows[name]: label and check_label(label) for name, label in given.items() if name in rows}
+    new = {row: label for row, label in wanted.items() if label != book.labels[row]}
+    if new:
+        book.label_each(new, who)
+    labelled = sum(label is not None for label in new.values())
+    return Imported(labelled, len(new) - labelled, tuple(name for name in given if name not in rows))
+
+
+def _listed(path: Path) -> dict[str, str | None]:
+    """The label of each example in a CSV file; two different ones for the same example are refused."""
+    table = read_delimited(path)
+    columns = list(table.columns)
+    names, texts = (table.columns[column] for column in list_columns(columns, None, None, path))
+    is_log = {*BOOK_COLUMNS} <= {*columns}
+    found: dict[str, str | None] = {}
+    for name, text, label in zip(names, texts, label_texts(texts), strict=True):
+        if not is_log and not text.strip():
+            continue
+        if not is_log and found.get(name, label) != label:
+            raise InputError(
+                f"{path} has two labels for {name}: {found[name]!r} and {label!r}. Remove one of the rows."
+            )
+        found[name] = label
+    return found
+
+
+def check_label(label: str) -> str:
+    """A label that people gave, tidied; what is no label, or hides something, is refused."""
+    tidied = tidy(label)
+    if is_no_label(tidied):
+        raise InputError(f"{label!r} means that there is no label. Give the class another name.")
+    return check_name(tidied, "a class name")
+
+
+def check_name(name: str, what: str) -> str:
+    """The name of a class or of a person, tidied; what hides something is refused."""
+    tidied = tidy(name)
+    if not 1 <= len(tidied) <= LONGEST or not tidied.isprintable():
+        raise InputError(f"{what} has 1 to {LONGEST} characters, all of them printable. Give another one.")
+    if tidied[0] in "=+@" or (tidied[0] == "-" and not tidied[1:].replace(".", "").isdigit()):
+        raise InputError(f"{what} must not begin with {tidied[0]!r}: a spreadsheet would take it for a formula.")
+    return tidied

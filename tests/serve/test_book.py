@@ -1,0 +1,504 @@
+"""The label book: what people say of examples is kept, comes back, and stays with its example."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.command import semimetric
+from helpers.own_photos import COLOURS, write_photo
+
+from semimetric.core.errors import InputError, RunError
+from semimetric.data import read_collection
+from semimetric.data.book_recovery import recover
+from semimetric.data.label_book import BookFile, MovedError
+from semimetric.serve.book import LabelBook, check_label, import_labels
+
+NAMES, GIVEN = ("a", "b", "c", "d"), ("red", None, None, "blue")
+
+
+def opened(path: Path) -> LabelBook:
+    return LabelBook(path, NAMES, GIVEN, classes=("blue", "red"))
+
+
+def names(book: LabelBook) -> list[tuple[str, str | None]]:
+    return [(found.name, found.key) for found in book.classes()]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.labels.sqlite"
+
+
+def test_labels_survive_without_being_closed(path: Path) -> None:
+    book = opened(path)
+    assert book.labels == [*GIVEN]
+    assert not path.exists()
+    book.label([1, 2], "red", "me")
+    book.label([3], None, "me")
+    again = opened(path)
+    assert again.labels == ["red", "red", "red", None]
+    assert (again.undo("me").rows, again.undo("me").rows, again.undo("me")) == ((3,), (1, 2), None)
+    assert again.labels == [*GIVEN]
+    assert book.refresh() == (1, 2, 3)
+    assert book.labels == [*GIVEN]
+    assert opened(path).undo("me") is None
+    assert [*path.parent.iterdir()] == [path]  # nothing stays beside it
+
+
+def test_a_step_that_changes_nothing_makes_no_file(path: Path) -> None:
+    book = opened(path)
+    assert book.undo("me") is None
+    for act in (lambda: book.label([9], "red", "me"), lambda: book.rename_class("x", "y", "me")):
+        with pytest.raises(InputError):
+            act()
+    assert not path.exists()
+
+
+def test_undo_takes_back_the_last_change_of_its_person_alone(path: Path) -> None:
+    book = opened(path)
+    book.label([1], "red", "Ada")
+    book.label([1, 2], "green", "Bo")
+    assert book.undo("Ada").rows == ()  # Bo's label stands
+    assert book.labels == ["red", "green", "green", "blue"]
+    book.label([1], None, "Ada")
+    book.undo("Bo")
+    assert book.labels == ["red", None, None, "blue"]
+    assert names(book) == [("blue", "1"), ("red", "2")]  # green came and went with Bo's change
+    book.undo("Ada")
+    assert book.undo("Ada") is None
+    assert book.labels == [*GIVEN]
+
+
+def test_classes_keep_key_and_colour_for_good(path: Path) -> None:
+    book = LabelBook(path, NAMES, GIVEN, classes=("blue", "7", "red"))
+    assert names(book) == [("blue", "1"), ("7", "7"), ("red", "2")]
+    book.label([1], "green", "me")
+    book.rename_class("blue", "sea", "me")
+    book.delete_class("red", "me")
+    assert book.labels == [None, "green", None, "sea"]
+    assert names(book) == [("sea", "1"), ("7", "7"), ("green", "3")]
+    assert book.names_of(["blue", "red"]) == ["sea", None]
+    book.merge_classes("green", "sea", "you")
+    assert book.labels == [None, "sea", None, "sea"]
+    book.label([2], "green", "me")  # the class is used again, but for its earlier examples
+    assert book.labels == [None, "sea", "green", "sea"]
+    assert names(book)[-1] == ("green", "3")
+    book.undo("you")
+    assert book.labels == [None, "green", "green", "sea"]
+    book.undo("me")
+    book.undo("me")
+    assert book.labels == ["red", "green", None, "sea"]
+    assert opened(path).labels == book.labels
+
+
+def test_two_classes_never_have_one_name(path: Path) -> None:
+    book = opened(path)
+    book.label([1], "green", "me")
+    for act in (
+        lambda: book.rename_class("green", "red", "me"),
+        lambda: book.merge_classes("green", "green", "me"),
+        lambda: book.merge_classes("green", "grey", "me"),
+        lambda: book.rename_class("green", " ", "me"),
+    ):
+        with pytest.raises(InputError):
+            act()
+    book.rename_class("green", "teal", "me")
+    book.label([2], "green", "you")
+    with pytest.raises(InputError, match="green"):
+        book.undo("me")  # teal would be green again
+    assert book.labels == ["red", "teal", "green", "blue"]
+
+
+def test_labels_of_the_run_follow_names_that_people_gave(path: Path) -> None:
+    book = opened(path)
+    book.rename_class("red", "crimson", "me")
+    again = LabelBook(path, (*NAMES, "e"), (*GIVEN, "red"), classes=("blue", "red"))
+    assert again.labels == ["crimson", None, None, "blue", "crimson"]
+    assert names(again) == [("blue", "1"), ("crimson", "2")]
+    assert again.undo("me").rows == (0, 4)
+
+
+def test_two_servers_on_one_book_see_all_events(path: Path) -> None:
+    one, other = opened(path), opened(path)
+    one.label([1], "red", "me")
+    other.label([2], "green", "you")
+    assert other.labels == ["red", "red", "green", "blue"]
+    assert one.refresh() == (2,)
+    assert one.labels == other.labels
+    assert one.refresh() == ()
+    other.undo("you")
+    assert one.label([3], None, "me").rows == (3,)
+    assert one.labels == [*other.labels[:3], None] == ["red", "red", None, None]
+
+
+def test_examples_that_a_run_has_beyond_the_book_are_taken_in(path: Path) -> None:
+    book = opened(path)
+    book.label([1], "red", "me")
+    book.grow((*NAMES, "e", "f", "g"), (*GIVEN, None, "red", "blue"), {6}, ("blue", "red"))
+    assert book.labels == ["red", "red", None, "blue", None, "red", "blue"]
+    book.label([4, 5], "green", "me")
+    assert book.sources[4:] == ["suggested", "", "suggested"]
+    book.undo("me")
+    assert book.labels[4:] == [None, "red", "blue"]
+    with pytest.raises(RunError):
+        book.grow(("b", "a", *NAMES[2:]), GIVEN)
+
+
+FOREIGN = {
+    "a table": b"path,label\na.png,x\nb.png,y",
+    "text": b"notes without a newline",
+    "nothing": b"",
+    "another database": None,
+    "a newer format": None,
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_file_of_others_stays_as_it_is(what: str, path: Path) -> None:
+    content = FOREIGN[what]
+    if content is None:
+        db = sqlite3.connect(path)
+        db.execute("CREATE TABLE t (x)")
+        if what == "a newer format":
+            db.executescript("PRAGMA application_id = 1397574722; PRAGMA user_version = 2")
+        db.commit()
+        db.close()
+    else:
+        path.write_bytes(content)
+    before = path.read_bytes(), os.stat(path)[:9]
+    with pytest.raises(InputError, match=r"run\.labels\.sqlite"):
+        opened(path)
+    assert (path.read_bytes(), os.stat(path)[:9]) == before
+
+
+def test_links_pipes_and_folders_are_refused(path: Path) -> None:
+    victim = path.with_name("victim.json")
+    victim.write_text("{}")
+    path.symlink_to(victim)
+    with pytest.raises(InputError, match="link"):
+        opened(path)
+    assert path.is_symlink()
+    assert victim.read_text() == "{}"
+    path.unlink()
+    path.symlink_to(path.with_name("nothing"))
+    with pytest.raises(InputError, match="link"):
+        opened(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InputError):
+        opened(path)  # and does not wait for a writer
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(InputError):
+        opened(path)
+
+
+def test_a_journal_that_a_stranger_laid_beside_removes_no_file(path: Path) -> None:
+    """The journal of a crash may name a file that SQLite removes after it has rolled back."""
+    book = opened(path)
+    book.label([1], "red", "me")
+    book.close()
+    victim, journal = path.with_name("precious"), Path(f"{path}-journal")
+    name = str(victim).encode()
+    mark = bytes.fromhex("d9d505f920a163d7")
+    header = mark + bytes(4) + bytes(4) + (2).to_bytes(4, "big") + (512).to_bytes(4, "big") + (4096).to_bytes(4, "big")
+    tail = name + len(name).to_bytes(4, "big") + sum(name).to_bytes(4, "big") + mark
+    victim.write_bytes(b"")
+    journal.write_bytes(header.ljust(512, b"\0") + (3).to_bytes(4, "big") + tail)
+    with pytest.raises(InputError, match="journal"):
+        opened(path)
+    assert victim.exists()
+    journal.unlink()
+    journal.symlink_to(victim)
+    with pytest.raises(InputError, match="journal"):
+        opened(path)
+    journal.unlink()
+    assert opened(path).labels == ["red", "red", None, "blue"]
+
+
+def test_a_book_with_triggers_or_views_of_a_stranger_is_refused(path: Path) -> None:
+    opened(path).label([1], "red", "me")
+    db = sqlite3.connect(path)
+    db.execute("CREATE TRIGGER t AFTER INSERT ON events BEGIN DELETE FROM events; END")
+    db.commit()
+    with pytest.raises(RunError, match="damaged"):
+        opened(path)
+
+
+@pytest.mark.parametrize("how", ["moved", "removed", "replaced", "swapped"])
+def test_nothing_is_called_saved_after_the_file_was_moved(how: str, path: Path) -> None:
+    book = opened(path)
+    book.label([1], "red", "me")
+    kept = path.read_bytes()
+    if how == "moved":
+        path.rename(path.with_name("elsewhere"))
+    elif how == "removed":
+        path.unlink()
+    else:
+        other = path.with_name("other")
+        other.write_bytes(kept if how == "replaced" else b"junk")
+        other.replace(path)
+    with pytest.raises(MovedError):
+        book.label([2], "green", "me")
+    assert book.labels == ["red", "red", None, "blue"]
+    if how in ("moved", "removed"):
+        with pytest.raises(InputError):
+            book.choose("use")
+        book.choose("write")
+    elif how == "replaced":
+        with pytest.raises(InputError):
+            book.choose("write")
+        assert path.read_bytes() == kept
+        book.choose("use")
+    else:
+        with pytest.raises(InputError):
+            book.choose("use")
+        assert path.read_bytes() == b"junk"
+        return
+    book.label([2], "green", "me")
+    assert opened(path).labels == ["red", "red", "green", "blue"]
+
+
+def test_a_file_that_was_put_back_is_gone_on_with(path: Path) -> None:
+    book = opened(path)
+    book.label([1], "red", "me")
+    path.rename(path.with_name("elsewhere"))
+    with pytest.raises(MovedError):
+        book.label([2], "green", "me")
+    path.with_name("elsewhere").rename(path)
+    book.label([2], "green", "me")
+    assert opened(path).labels == ["red", "red", "green", "blue"]
+
+
+def test_a_label_follows_the_content_of_its_example(path: Path) -> None:
+    book = LabelBook(path, ("row 0", "row 1", "row 2"), (None, None, "x"), digests=("p", "q", "r"))
+    book.label([0], "a", "me")
+    book.label([1], "b", "me")
+    moved = LabelBook(path, ("row 0", "row 1", "row 2", "row 3"), (None, None, None, "x"), digests=("n", "p", "q", "r"))
+    assert moved.labels == [None, "a", "b", "x"]
+    assert not moved.matches.note(path)
+    moved.label([1], "c", "me")  # and the older label of "row 1", with another content, stays with that content
+    assert moved.labels == [None, "c", "b", "x"]
+    again = LabelBook(path, ("row 0", "row 1", "row 2", "row 3"), (None, None, None, "x"), digests=("n", "p", "q", "r"))
+    assert again.labels == [None, "c", "b", "x"]
+
+
+def test_a_label_whose_example_has_changed_is_listed_and_not_used(path: Path) -> None:
+    book = LabelBook(path, ("row 0", "row 1"), (None, None), digests=("p", "q"))
+    book.label([0], "a", "me")
+    book.label([1], "b", "me")
+    twice = LabelBook(path, ("row 0", "row 1", "row 2"), (None,) * 3, digests=("z", "p", "p"))
+    assert twice.labels == [None, None, None]
+    (note,) = twice.matches.note(path)
+    assert "2 labels" in note
+    assert "row 0 (a)" in note
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_damaged_book_is_named_and_what_can_be_read_is_recovered(seed: int, path: Path) -> None:
+    import random
+
+    book = LabelBook(path, [f"example {row}" for row in range(400)], [None] * 400)
+    for row in range(400):
+        book.label([row], f"class {row % 7}", "me")
+    whole = {entry.example: entry.label for entry in book.file.entries()}
+    book.close()
+    draw = random.Random(seed)
+    content = bytearray(path.read_bytes())
+    at = draw.randrange(100, len(content))
+    if seed % 2:
+        content[at] ^= 1 << draw.randrange(8)
+    else:
+        content[at & ~4095 : (at & ~4095) + 4096] = bytes(4096)  # a lost page
+    path.write_bytes(content)
+    try:
+        found = {entry.example: entry.label for entry in BookFile(path).entries()}
+    except (RunError, InputError) as error:
+        assert "run.labels.sqlite" in str(error)  # noqa: PT017
+        copy = path.with_name("copy.sqlite")
+        counts = recover(path, copy)
+        with BookFile(copy) as opened_copy:
+            found = {entry.example: entry.label for entry in opened_copy.entries()}
+        assert counts["events"] >= 300
+        assert len(found) >= 300
+        assert {*found.items()} <= {*whole.items()}
+    else:
+        assert found == whole  # the damage was in a place that holds nothing
+
+
+def test_recovery_needs_no_head_of_the_file(path: Path) -> None:
+    opened(path).label([1, 2], "green", "me")
+    content = path.read_bytes()
+    path.write_bytes(bytes(100) + content[100:])
+    copy = path.with_name("copy")
+    recover(path, copy)
+    assert opened(copy).labels == ["red", "green", "green", "blue"]
+    with pytest.raises(InputError):
+        recover(path, copy)  # which is there
+
+
+def test_a_full_disk_saves_all_of_a_step_or_nothing(path: Path) -> None:
+    """The limit on the size of files is that of a process of its own, so that no other test meets it."""
+    script = """
+import resource, signal, sys
+from pathlib import Path
+from semimetric.core.errors import RunError
+from semimetric.serve.book import LabelBook
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+path = Path(sys.argv[1])
+book = LabelBook(path, [f"example {row}" for row in range(900)], [None] * 900)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
+for size in (2000, 70_000):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    try:
+        book.label(range(900), "green", "me")
+    except RunError as error:
+        assert "run.labels.sqlite" in str(error), error
+    else:
+        raise SystemExit("the labels were taken for saved")
+    assert book.labelled == (size > 2000), book.labelled
+    assert len(list(path.parent.iterdir())) == (size > 2000), list(path.parent.iterdir())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    book.label([0], "blue", "me")
+book.label([2], "blue", "me")
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with BookFile(path) as book:
+        found = {entry.example: entry.label for entry in book.entries()}
+    assert found == {"example 0": "blue", "example 2": "blue"}
+
+
+def test_a_new_book_has_the_rights_of_any_new_file(path: Path) -> None:
+    opened(path).label([1], "red", "me")
+    plain = path.with_name("plain")
+    plain.touch()
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    "label", ["", " ", "-1", "nan", "=1+1", "@x", "+x", "-x", "a\x1b[2J", "a\nb", "x" * 201, "\u202ex"]
+)
+def test_labels_that_are_none_or_hide_something_are_refused(label: str) -> None:
+    with pytest.raises(InputError):
+        check_label(label)
+
+
+def test_labels_are_tidied_and_html_is_just_text() -> None:
+    assert check_label(" <b>red</b> ") == "<b>red</b>"
+    assert check_label("-3") == "-3"
+
+
+@pytest.mark.parametrize("who", ["", " ", "a\nb", "=1+1", "\ud800", "x" * 201])
+def test_who_labels_is_noted_or_refused(who: str, path: Path) -> None:
+    book = opened(path)
+    for act in (lambda: book.label([1], "red", who), lambda: book.undo(who)):
+        with pytest.raises(InputError, match="your name"):
+            act()
+    assert not path.exists()
+
+
+def test_the_log_of_an_earlier_version_is_taken_in(path: Path) -> None:
+    log = path.with_name("run.labels.csv")
+    log.write_text(
+        "path,label,who,when,change,source\na,red,run,now,0,\nd,blue,run,now,0,\nb,red,me,now,1,suggested\n"
+        "d,,me,now,2,\nb,green,me,now,3,suggested\nz,green,me,now,3,suggested\n"
+    )
+    book = opened(path)
+    assert import_labels(book, log, "me") == (1, 1, ("z",))
+    assert book.labels == ["red", "green", None, None]
+    assert import_labels(book, log, "me") == (0, 0, ("z",))
+    assert len(book.undo("me").rows) == 2  # one change
+
+
+def test_an_imported_list_says_nothing_where_it_is_empty(path: Path) -> None:
+    book = opened(path)
+    book.label([1], "green", "me")
+    listed = path.with_name("labels.csv")
+    listed.write_text("name,label,predicted\na,,x\nb,,x\nc,green,x\nd,unlabelled,x\n")
+    assert import_labels(book, listed, "you") == (1, 1, ())
+    assert book.labels == ["red", "green", "green", None]
+    listed.write_text("name,label\na,green\na,blue\n")
+    with pytest.raises(InputError, match="'green' and 'blue'"):
+        import_labels(book, listed, "you")
+
+
+def test_fit_reads_a_book_and_follows_a_photograph_to_its_new_name(tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    for number, (name, colour) in enumerate(COLOURS.items()):
+        write_photo(folder / f"{name}.png", colour, number)
+    files = [folder / f"{name}.png" for name in COLOURS]
+    book = LabelBook(tmp_path / "b", [f.name for f in files], [None] * 3, digest=lambda row: _digest(files[row]))
+    book.label([0, 1], "warm", "me")
+    book.label([2], "cold", "me")
+    (folder / "red.png").rename(folder / "renamed.png")
+    write_photo(folder / "blue.png", (250, 250, 0), 9)
+    found = read_collection(folder, tmp_path / "b")
+    assert dict(zip(found.names, found.labels, strict=True)) == {
+        "blue.png": None,
+        "green.png": "warm",
+        "renamed.png": "warm",
+    }
+    assert found.suggested == {"green.png", "renamed.png"}
+    assert "blue.png (cold)" in " ".join(found.notes)
+
+
+def _digest(path: Path) -> str:
+    from semimetric.data.label_matches import digest_of_file
+
+    return digest_of_file(path)
+
+
+def table(path: Path, rows: list[tuple[float, float, str]]) -> Path:
+    path.write_text("a,b,label\n" + "".join(f"{a},{b},{label}\n" for a, b, label in rows))
+    return path
+
+
+ROWS = [(float(n % 2), n / 40, "xy"[n % 2] if n < 8 else "") for n in range(40)]
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on a table without ids, and six more labels in its book."""
+    place = tmp_path_factory.mktemp("book")
+    done = semimetric("fit", table(place / "t.csv", ROWS), "-o", place / "run", "--method", "lrml", "--json")
+    assert done.code == 0, done.err
+    (place / "more.csv").write_text("name,label\n" + "".join(f"row {n + 2},{'xy'[n % 2]}\n" for n in range(20, 26)))
+    done = semimetric("labels", place / "run", "--import", place / "more.csv", "--who", "me", "--json")
+    assert done.json()["labelled"] == 6, done.err
+    return place
+
+
+@pytest.mark.parametrize("change", ["inserted", "shuffled", "edited"])
+def test_labels_stay_with_their_rows_when_a_table_changes(change: str, labelled: Path, tmp_path: Path) -> None:
+    """Without ids, the names of rows are their numbers, which move."""
+    rows = list(ROWS)
+    if change == "inserted":
+        rows = [(0.0, -1.0, ""), (1.0, -2.0, ""), (0.5, -3.0, ""), *rows]
+    elif change == "shuffled":
+        rows = rows[::-1]
+    else:
+        rows[20] = (0.0, 0.77, "")
+    source = table(tmp_path / "t.csv", rows)
+    found = read_collection(source, labelled / "run.labels.sqlite")
+    assert found.features is not None
+    given = {tuple(row): label for row, label in zip(found.features.tolist(), found.labels, strict=True) if label}
+    assert len(given) == (13 if change == "edited" else 14)
+    assert all(label == "xy"[int(features[0])] for features, label in given.items())
+    assert any("row 22 (x)" in note for note in found.notes) == (change == "edited")
+
+
+def test_labels_are_printed_with_those_of_the_book(labelled: Path, tmp_path: Path) -> None:
+    out = tmp_path / "labels.csv"
+    assert semimetric("labels", labelled / "run", "-o", out, "--json").json()["labelled"] == 14
+    rows = {line.split(",")[0]: line.split(",")[1:3] for line in out.read_text().splitlines()}
+    assert rows["row 2"] == ["x", ""]
+    assert rows["row 22"] == ["x", "suggested"]
+    damaged = tmp_path / "run"
+    assert semimetric("labels", labelled / "run", "--recover", damaged, "--json").json()["events"] == 16
