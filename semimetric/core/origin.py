@@ -35,16 +35,15 @@ def seal_of(said: object) -> str | None:
     return None if key is None else _seal(key, said)
 
 
-def page_key(run: Path, new: bool = False) -> str | None:
-    """Return the key of the page of a run, kept for its place on this machine; None where no key can be kept.
+def page_key(run: Path, new: bool = False) -> str:
+    """Return the key of the page of a run, kept for its place on this machine; nothing where no key can be kept.
 
     ``new`` forgets the one before.
     """
     path = key_file(f"page-{sha256(os.fsencode(run.resolve())).hexdigest()[:32]}.key")
     if new and path is not None:
         path.unlink(missing_ok=True)
-    key = _kept(path)
-    return None if key is None else key.hex()
+    return (_kept(path) or b"").hex()
 
 
 def was_sealed_here(seal: object, said: object) -> bool:
