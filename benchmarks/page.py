@@ -83,17 +83,13 @@ def write_run(path: Path, count: int) -> Path:
 
 def asked(address: str, method: str, path: str, bodies: list[Any]) -> list[float]:
     """Milliseconds of requests, one after another, on one connection."""
-    connection = http.client.HTTPConnection(urlsplit(address).netloc)
-    connection.request("GET", f"/?{urlsplit(address).query}")
-    answer = connection.getresponse()
-    answer.read()
-    headers = {"Cookie": str(answer.getheader("Set-Cookie")).partition(";")[0]}
+    connection, key = http.client.HTTPConnection(urlsplit(address).netloc), urlsplit(address).path.rstrip("/")
+    headers = {"X-Semimetric": "page"}
     taken = []
     for number, body in enumerate(bodies):
         began = time.perf_counter()
-        connection.request(
-            method, path.format(number), body=None if body is None else json.dumps(body), headers=headers
-        )
+        content = None if body is None else json.dumps(body)
+        connection.request(method, key + path.format(number), content, headers)
         answer = connection.getresponse()
         answer.read()
         taken.append(1000 * (time.perf_counter() - began))

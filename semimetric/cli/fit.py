@@ -119,12 +119,6 @@ class Job:
             print_beside("neither DATA nor --dataset is given, so the data are the benchmark digits")
         return dataset or "digits"
 
-    def check_folder(self, resume: bool) -> None:
-        """Refuse a folder ``--out`` that cannot become a run, before any data is read."""
-        from semimetric.pipeline.config import check_place
-
-        check_place(self.folder(), resume)
-
     def request(self, fine_tune: bool, from_run: Path | None = None) -> OwnRequest:
         """What is asked for of the user's own data; settings that fit no data are refused."""
         from semimetric.pipeline.own import OwnRequest
@@ -185,11 +179,13 @@ def fit(
             refuse_for_benchmarks(job.settings, dataset=dataset, preset=preset != "default", data_dir=data_dir)
             named, request = (label_column, id_column), job.request(fine_tune, from_run)
             if not show_settings:
-                job.check_folder(resume)
+                from semimetric.pipeline.config import check_place
+
+                check_place(job.folder(), resume)
             schema = None if request.start is None else request.start.schema
-            collection = read_own_data(data, labels, *named, drop, columns, types, strict, schema)
+            collection = read_own_data(data, labels, *named, drop, columns, types, schema)
             set_threads(threads)
-            _fit_own(job, request, collection, data, named, resume, show_settings)
+            _fit_own(job, request, collection, data, named, strict, resume, show_settings)
         else:
             refuse_for_own_data(labels, label_column, id_column, drop, columns, types, strict, fine_tune, from_run)
             set_threads(threads)
@@ -249,15 +245,13 @@ def read_own_data(
     drop: list[str] | None,
     columns: list[str] | None,
     types: list[str] | None,
-    strict: bool,
     schema: Schema | None = None,
 ) -> Any:
-    """The collection in a folder or table, with doubts about its labels.
+    """The collection in a folder or table.
 
     With a ``schema`` the columns of a table become features as those of an earlier one.
     """
     from semimetric.data.columns import ColumnChoice
-    from semimetric.data.doubts import with_doubts
     from semimetric.data.readers.read import read_collection
 
     pairs = [entry.rpartition("=")[::2] for entry in _names_in(types)]
@@ -265,7 +259,7 @@ def read_own_data(
         raise InputError(f"--types must be NAME=TYPE, with numeric, categorical or text, got {', '.join(types or ())}.")
     kinds: Any = {name.strip(): kind.strip() for name, kind in pairs}
     choice = ColumnChoice(_names_in(drop), _names_in(columns), kinds)
-    return with_doubts(read_collection(data, labels, label_column, id_column, choice, schema), strict)
+    return read_collection(data, labels, label_column, id_column, choice, schema)
 
 
 def _names_in(given: list[str] | None) -> tuple[str, ...]:
@@ -279,12 +273,18 @@ def _fit_own(
     collection: Any,
     data: Path,
     columns: tuple[str | None, str | None],
+    strict: bool,
     resume: bool,
     show_settings: bool,
 ) -> None:
     """Say what was found, fit it, and say what came out."""
-    from semimetric.pipeline.own import fit_own
+    from semimetric.data.doubts import with_doubts
+    from semimetric.pipeline.config import check_place
+    from semimetric.pipeline.own import config_before, fit_own
 
+    if not show_settings:
+        check_place(job.folder(), resume, lambda: config_before(request, collection, data, job.folder()))
+    collection = with_doubts(collection, strict)
     if show_settings:
         _print_settings(request.plan(collection), job.as_json)
         return

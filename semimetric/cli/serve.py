@@ -19,6 +19,9 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
     data_dir: DataDir = None,
     source: Source = None,
+    new_key: Annotated[
+        bool, typer.Option("--new-key", help="Make a new address; the one printed before no longer opens the page.")
+    ] = False,
 ) -> None:
     """Open a page on this machine to search, look at and label the examples of a run. The run is not changed."""
     import logging
@@ -29,7 +32,7 @@ def serve(
         import_extra(package, "page", "the page")
     import uvicorn
 
-    from semimetric.core.origin import seal_of
+    from semimetric.core.origin import page_key
     from semimetric.serve.page.desk import Desk
     from semimetric.serve.page.guard import is_loopback
     from semimetric.serve.page.server import build_app
@@ -46,11 +49,11 @@ def serve(
             progress.stage("drawing the map")
             desk = Desk(run, data_dir=data_dir, source=source)
             _ = desk.map
-        kept = seal_of({"page": str(run.resolve())}) if is_loopback(host) else None
-        token = kept[:32] if kept else secrets.token_urlsafe(16)
+        kept = page_key(run, new_key)
+        key = kept if kept and is_loopback(host) else secrets.token_urlsafe(16)  # a network may have seen the old one
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}/"
-        say(f"{address}?token={token}  (Ctrl-C ends; labels are in {desk.book.path})")
+        say(f"{address}{key}/  (Ctrl-C ends; labels are in {desk.book.path})")
 
         class Server(uvicorn.Server):
             """A server that stops without a word about browsers that still listen."""
@@ -59,6 +62,6 @@ def serve(
                 logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
                 super().handle_exit(*signal)
 
-        app = build_app(desk, host, token)
+        app = build_app(desk, key, host)
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
         Server(config).run(sockets=[listener])

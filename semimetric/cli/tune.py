@@ -131,15 +131,17 @@ def tune(
         set_threads(threads)
         _tune_benchmark(job, job.benchmark(dataset), data_dir, trials)
     else:
+        from semimetric.data.doubts import with_doubts
+
         check_data(data)
         refuse_for_benchmarks(job.settings, dataset=dataset, data_dir=data_dir)
         request = job.request(fine_tune)
         options: dict[str, Any] = {"labels": labels, "label_column": label_column, "id_column": id_column}
-        collection = read_own_data(data, labels, label_column, id_column, drop, columns, types, strict)
+        collection = read_own_data(data, labels, label_column, id_column, drop, columns, types)
         lists = {"drop": drop, "columns": columns, "types": types}
         options |= {name: ",".join(given) for name, given in lists.items() if given}
         set_threads(threads)
-        _tune_own(job, request, collection, data, options, trials)
+        _tune_own(job, request, with_doubts(collection, strict), data, options, trials)
 
 
 def _tune_benchmark(job: Job, dataset: str, data_dir: Path | None, trials: int) -> None:

@@ -77,11 +77,11 @@ def new_temporary(path: Path) -> tuple[int, Path]:
         os.close(handle)
 
 
-def write_new(path: Path, content: bytes) -> None:
+def write_new(path: Path, content: bytes, mode: int = 0o666) -> None:
     """Write a file that is not there yet, whole or not at all; FileExistsError if something is there."""
     handle, temporary = new_temporary(path)
     try:
-        os.fchmod(handle, 0o666 & ~_umask())
+        os.fchmod(handle, mode & ~_umask())
         with os.fdopen(os.dup(handle), "wb") as file:
             file.write(content)
             file.flush()

@@ -52,12 +52,10 @@ def fit_benchmark(
     """
     where = choose_device(device)
     progress = progress or Silent()
-    if out is not None:
-        check_place(out, resume)
     digest = plan.network.weights_digest() if dataset is None or not plan.network.backbone else None
     config = run_config("benchmark", plan, {"source": plan.dataset}, digest)
-    if resume and out is not None and (out / "config.json").is_file():
-        _check_weights(Run.open(out), plan, digest)
+    if out is not None:
+        check_place(out, resume, lambda: config)
     progress.stage(f"loading {plan.dataset}")
     data = benchmark_data(plan, dataset or load_examples(plan, data_dir, where, progress))
     if labels is not None:
@@ -74,9 +72,9 @@ def fit_benchmark(
     return fit(plan, data, where, None if out is None else run_opener(out, config, resume), progress).facts
 
 
-def _check_weights(run: Run, plan: Plan, digest: str | None) -> None:
+def _check_weights(run: Run, plan: Plan) -> None:
     """Refuse other weights than the run was made with, before anything is computed with them."""
-    known = run.config().get("weights_sha256")
+    known, digest = run.config().get("weights_sha256"), plan.network.weights_digest()
     if known is not None and digest is not None and digest != known:
         raise RunError(
             f"{run.path} was made with weights of SHA-256 {known}, and those in {plan.network.weights} have {digest}. "
@@ -124,7 +122,7 @@ def evaluate_run(
     plan = _with_files(benchmark_plan(run), weights, descriptors)
     where = choose_device(device)
     if plan.network.backbone:
-        _check_weights(run, plan, plan.network.weights_digest())
+        _check_weights(run, plan)
     dataset = load_examples(plan, data_dir, where, progress)
     embeddings = embed_test(run, plan, dataset, where, components)
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,19 @@ def run_config(kind: RunKind, plan: Plan, data: dict[str, Any], weights_sha256: 
     }
 
 
-def check_place(out: Path, resume: bool) -> None:
-    """Refuse a folder that cannot become a run, before any data is read; one that is there may be continued."""
-    if not resume:
-        ranks.on_first(lambda: Run.check_free(out))
+def check_place(out: Path, resume: bool, config: Callable[[], dict[str, Any]] | None = None) -> None:
+    """Refuse a folder that cannot become a run, before any data is read; with ``resume`` a run there may be continued.
+
+    A run that is in use, or has other settings or data than ``config`` makes, is refused too.
+    """
+
+    def check() -> None:
+        if not resume or not (out / "config.json").is_file():
+            Run.check_free(out)
+        elif config is not None:
+            run_opener(out, config(), resume)().lock.release()
+
+    ranks.on_first(check)
 
 
 def run_opener(out: Path, config: dict[str, Any], resume: bool) -> OpenRun:

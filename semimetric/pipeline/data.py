@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -195,6 +196,13 @@ def digest_of(collection: Collection) -> str:
     if collection.features is not None:
         digest.update(collection.features.contiguous().numpy().tobytes())
     for path in collection.paths or ():
-        status = path.stat()
-        digest.update(f"{status.st_size} {status.st_mtime_ns};".encode())
+        digest.update(state_of(path).encode())
     return digest.hexdigest()
+
+
+def state_of(path: Path) -> str:
+    """Return size and time of change of a file; nothing if it is gone."""
+    with suppress(OSError):
+        status = path.stat()
+        return f"{status.st_size} {status.st_mtime_ns};"
+    return ""

@@ -16,15 +16,16 @@ from semimetric.data.photographs.images import check_photo_options
 from semimetric.data.schema import Schema
 from semimetric.methods import METHODS
 from semimetric.model.fitted import FittedModel
+from semimetric.model.folder import read_config
 from semimetric.model.spec import ExampleNames
-from semimetric.pipeline.config import check_place, run_config, run_opener
-from semimetric.pipeline.data import FitData, digest_of, read_all_inputs, samples_of
+from semimetric.pipeline.config import run_config, run_opener
+from semimetric.pipeline.data import FitData, digest_of, read_all_inputs, samples_of, state_of, subset
 from semimetric.pipeline.descriptors import photo_transform
 from semimetric.pipeline.fit import build_network, fit
 from semimetric.pipeline.plan import Plan
 from semimetric.pipeline.resolve import check_own, resolve_own
 from semimetric.pipeline.warm import Start
-from semimetric.training import Progress, Silent, choose_device
+from semimetric.training import Progress, Run, Silent, choose_device
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,13 @@ def scaling_of(schema: Schema | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class OwnData:
-    """A collection that has been read, with the plan for it."""
+    """A collection that has been read, with the plan for it; ``found`` has also what cannot be decoded."""
 
     plan: Plan
     data: FitData
     collection: Collection
     encoder: nn.Module | None
+    found: Collection
 
 
 def read_own(
@@ -132,7 +134,7 @@ def read_own(
     found = {"found": kept.as_dict()}
     shape, schema = samples.shape(), kept.schema
     data = FitData(samples.kind, shape, inputs, labels, names, transform, facts=found, schema=schema)
-    return OwnData(request.plan(kept, plan), data, kept, encoder)
+    return OwnData(request.plan(kept, plan), data, kept, encoder, collection)
 
 
 def fit_own(
@@ -152,7 +154,6 @@ def fit_own(
     dict
         The outcome, as in ``result.json``.
     """
-    check_place(out, resume)
     progress = progress or Silent()
     own = read_own(request, collection, source, columns, progress, tell)
     return fit_read(request, own, source, out, resume, progress).facts
@@ -162,13 +163,33 @@ def fit_read(
     request: OwnRequest, own: OwnData, source: Path, out: Path, resume: bool = False, progress: Progress | None = None
 ) -> FittedModel:
     """Fit a collection that has been read, and write the run folder ``out``. The data is released."""
-    digest = own.plan.network.weights_digest() if own.plan.network.weights else None
-    found = {"source": source.resolve().name, "digest": digest_of(own.collection), "examples": len(own.collection)}
-    if request.start is not None:
-        found["from"] = request.start.digest
-    config = run_config("own data", own.plan, found, digest)
+    config = _config(request, own.plan, source, own.found, own.collection)
     device = choose_device(request.device)
     return fit(own.plan, own.data, device, run_opener(out, config, resume), progress, own.encoder, request.start)
+
+
+def config_before(request: OwnRequest, collection: Collection, source: Path, out: Path) -> dict[str, Any]:
+    """Return the config that the run in ``out`` must have to be continued, before any example is read.
+
+    Files that could not be decoded when the run began, and have not changed, are left out as they were then.
+    """
+    known = read_config(Run.open(out)).get("undecoded")
+    left = known if isinstance(known, dict) else {}
+    files = zip(collection.names, collection.paths or (), strict=False)
+    gone = {name for name, path in files if name in left and left[name] == state_of(path)}
+    rows = [row for row, name in enumerate(collection.names) if name not in gone]
+    kept = subset(collection, rows, {}) if gone else collection
+    return _config(request, request.plan(kept, request.plan(collection)), source, collection, kept)
+
+
+def _config(request: OwnRequest, plan: Plan, source: Path, found: Collection, kept: Collection) -> dict[str, Any]:
+    """The config of a run on ``kept``, those of the examples ``found`` that can be decoded."""
+    digest = plan.network.weights_digest() if plan.network.weights else None
+    data = {"source": source.resolve().name, "digest": digest_of(kept), "examples": len(kept)}
+    data |= {} if request.start is None else {"from": request.start.digest}
+    paths = dict(zip(found.names, found.paths or (), strict=False))
+    undecoded = {name: state_of(paths[name]) for name in paths.keys() - {*kept.names}}
+    return run_config("own data", plan, data, digest) | {"undecoded": undecoded}
 
 
 def check_enough(method: str, collection: Collection) -> None:

@@ -89,7 +89,6 @@ class Run:
         if not (path / "config.json").is_file():
             return cls.create(path, config)
         run = cls.open(path)
-        clear_leftovers(path)
         run._check_whole()
         differing = differences(_settings(run.config()), _settings(config), defaults)
         if differing:
@@ -97,6 +96,7 @@ class Run:
                 f"{path} was started with other settings: {'; '.join(differing)}. "
                 "Resume with the same settings, or choose another --out."
             )
+        clear_leftovers(path)
         return run
 
     def config(self) -> dict[str, Any]:
@@ -215,5 +215,5 @@ class Run:
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
-    """A config without library versions and the number of threads, which may change during a run."""
-    return {name: value for name, value in config.items() if name not in ("versions", "threads")}
+    """A config without library versions, the number of threads and files left out, which may change during a run."""
+    return {name: value for name, value in config.items() if name not in ("versions", "threads", "undecoded")}

@@ -9,6 +9,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+CHANGES = {"X-Semimetric": "page"}
+"""What the page's script sends with every change."""
+
 
 @dataclass
 class Served:

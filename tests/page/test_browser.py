@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import dist
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.parse import urljoin
+from urllib.request import Request, urlopen
 
 import pytest
 from helpers.command import semimetric
@@ -249,10 +252,63 @@ def test_nothing_serious_keeps_people_out(served: Served, open_page: Opener) -> 
     check_accessible(open_page(served.url))
 
 
-def test_other_users_of_the_machine_do_not_get_in(served: Served) -> None:
-    for address in ("", "api/run", "static/page.js", "?token=wrong"):
-        with pytest.raises(HTTPError, match="403"):
-            urlopen(served.url.partition("?")[0] + address)
+FORM = '<form method="post" action="{}" enctype="text/plain"><input name="a" value="b"><button>Win</button></form>'
+
+
+class Stranger(ThreadingHTTPServer):
+    """The server of another user on this machine; it keeps the headers of all that it is asked for."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.target, self.url, self.heard = target, f"http://127.0.0.1:{self.server_port}/", list[dict[str, str]]()
+
+    def __enter__(self) -> Stranger:
+        Thread(target=self.serve_forever).start()
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class Answer(BaseHTTPRequestHandler):
+    """A page with a form for the stranger's target."""
+
+    server: Stranger
+
+    def do_GET(self) -> None:
+        self.server.heard.append(dict(self.headers))
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(FORM.format(self.server.target).encode())
+
+    def log_message(self, *message: object) -> None:
+        pass
+
+
+def test_the_server_of_another_user_gets_nothing_that_opens_the_page(served: Served, browser: Any) -> None:
+    home = urljoin(served.url, "/")
+    context = browser.new_context()  # one person's tabs share their cookies
+    page = context.new_page()
+    page.goto(served.url)
+    page.wait_for_function(READY)
+    with Stranger(urljoin(served.url, "api/labels")) as stranger:
+        with page.expect_navigation():
+            page.evaluate(f"location.href = {json.dumps(stranger.url)}")
+        page.goto(stranger.url)
+        with page.expect_response(stranger.target) as answered:  # even for one who knew the key
+            page.click("button")
+        assert answered.value.status == 403
+    context.close()
+    assert len(stranger.heard) >= 2
+    for headers in stranger.heard:
+        known = {name: value for name, value in headers.items() if name in ("Cookie", "Referer")}
+        sent = {name: value for name, value in known.items() if not value.startswith(stranger.url)}
+        for address in (home, home + "api/run", sent.get("Referer", home)):
+            with pytest.raises(HTTPError, match=r"40[34]"):
+                urlopen(Request(address, headers=sent))
+        assert not sent
 
 
 def test_ctrl_c_ends_the_server_although_a_browser_listens(served: Served, open_page: Opener, browser: Any) -> None:

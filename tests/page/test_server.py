@@ -13,9 +13,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import urljoin, urlsplit
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
+from helpers.page import CHANGES, serve
 from PIL import Image
 
 pytest.importorskip("starlette", reason="needs semimetric[page]")
@@ -23,6 +27,7 @@ pytest.importorskip("httpx2", reason="needs the package httpx2")
 
 from starlette.testclient import TestClient
 
+from semimetric.core import origin
 from semimetric.data.label_book import BookFile
 from semimetric.serve.page.desk import Desk
 from semimetric.serve.page.server import LARGEST_UPLOAD, build_app
@@ -30,11 +35,12 @@ from semimetric.serve.page.session import Page
 
 ROOT = Path(__file__).parent.parent.parent
 HERE = "http://127.0.0.1"
+KEY = "a-key"
 
 
 @pytest.fixture
 def page(place: Path) -> Iterator[TestClient]:
-    with TestClient(build_app(Desk(place / "run")), base_url=HERE) as client:
+    with TestClient(build_app(Desk(place / "run"), KEY), base_url=f"{HERE}/{KEY}", headers=CHANGES) as client:
         yield client
 
 
@@ -175,13 +181,85 @@ def test_other_sites_and_hosts_are_refused(page: TestClient) -> None:
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_other_addresses_need_the_token(place: Path) -> None:
-    with TestClient(build_app(Desk(place / "run"), "192.0.2.7", "secret"), base_url="http://192.0.2.7") as client:
-        assert client.get("/api/run").status_code == 403
-        assert client.get("/?token=wrong").status_code == 403
-        assert client.get("/api/run?token=secret").status_code == 403
-        assert client.get("/?token=secret").status_code == 200
-        assert client.get("/api/run").status_code == 200
+@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.7"])
+def test_nothing_answers_without_the_key(host: str, place: Path) -> None:
+    wrong = [
+        "",
+        "/",
+        "/api/run",
+        "/static/page.js",
+        "/wrong/",
+        "/wrong/api/run",
+        f"/{KEY[:-1]}/",
+        f"/{KEY}x/",
+        f"//{KEY}/",
+    ]
+    wrong += [f"/?token={KEY}", f"/api/run?key={KEY}", f"/é/{KEY}/"]
+    with TestClient(build_app(Desk(place / "run"), KEY, host), base_url=f"http://{host}") as client:
+        answers = [client.get(f"http://{host}{path}", follow_redirects=False) for path in wrong]
+        answers += [client.post("/api/undo", json={}, headers=CHANGES), client.options("/wrong/api/undo")]
+        assert {(answer.status_code, answer.text) for answer in answers} == {(404, answers[0].text)}
+        assert KEY not in str([answer.headers for answer in answers])
+        assert client.get(f"/{KEY}/api/run", headers={"Cookie": "a=b"}).status_code == 200
+        assert client.get(f"/{KEY}").url == f"http://{host}/{KEY}/"
+
+
+def test_a_browser_is_given_nothing_that_it_sends_elsewhere(page: TestClient) -> None:
+    for path in ("/", "/api/run", "/static/page.js", "/nothing", "/api/small/0"):
+        answer = page.get(path)
+        assert "set-cookie" not in answer.headers, path
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert KEY not in answer.text
+
+
+@pytest.mark.parametrize("header", [{}, {"X-Semimetric": "a form"}, {"Content-Type": "text/plain"}])
+def test_a_change_needs_the_header_of_the_page(header: dict[str, str], place: Path) -> None:
+    with TestClient(build_app(Desk(place / "run"), KEY), base_url=f"{HERE}/{KEY}") as client:
+        for address in ("labels", "undo", "learn", "export", "search", "examples"):
+            answer = client.post(f"/api/{address}", json={"rows": [20], "label": "red"}, headers=header)
+            assert answer.status_code == 403, address
+        assert client.get("/api/run").json()["changes"] == 0
+    assert not list(place.glob("run?*"))
+
+
+def opens(address: str) -> bool:
+    """Return True if a server sends the page."""
+    try:
+        with urlopen(address) as answer:
+            return b"page.js" in answer.read()
+    except HTTPError:
+        return False
+
+
+def test_the_key_outlives_the_server_until_a_new_one_is_asked_for(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    keys, first_opens = [], []
+    for options in ((), ("--host", "0.0.0.0"), (), ("--new-key",)):
+        served = serve(place / "run", *options)
+        keys.append(urlsplit(served.url).path)
+        first_opens.append(opens(urljoin(served.url, keys[0])))
+        assert opens(served.url)
+        _, said = served.interrupt()
+        served.kill()
+        assert keys[-1] not in said
+    first, open_to_others, again, new = keys
+    assert first == again
+    assert len({first, open_to_others, new}) == 3
+    assert first_opens == [True, False, True, False]
+    assert all(len(key) >= 2 + 22 for key in keys)  # 128 bits at least
+    (file,) = (tmp_path / "state" / "semimetric").glob("page-*.key")
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_each_run_has_a_key_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    one, other = origin.page_key(Path("one")), origin.page_key(Path("other"))
+    assert len({one, other, origin.page_key(Path("one"), new=True), ""}) == 4
+    assert origin.page_key(Path("other")) == other
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
+    assert not origin.page_key(Path("one"))
 
 
 def test_two_browsers_lose_no_label(page: TestClient, place: Path) -> None:

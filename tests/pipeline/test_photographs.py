@@ -14,12 +14,14 @@ import pytest
 import torch
 from helpers.birds import CLASSES, EACH, write_birds
 from helpers.command import semimetric
+from helpers.opened import opened_below
 from rich.console import Console
 from safetensors.torch import save_file
 
 from semimetric import load
 from semimetric.cli.outcome import print_outcome
 from semimetric.core.errors import DataWarning, InputError, RunError
+from semimetric.core.locks import locked
 from semimetric.data import Dataset, Examples
 from semimetric.encoders import RMAC, GoogLeNet, googlenet
 from semimetric.encoders.registry import ENCODERS
@@ -308,7 +310,7 @@ def test_a_run_knows_its_weights_and_refuses_others(birds: Path, tmp_path: Path,
     before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     next(network_files(tmp_path, 4))
     message = rf"was made with weights of SHA-256 {known}, and those in .*bvlc\.safetensors have [0-9a-f]{{64}}\. Use"
-    with pytest.raises(RunError, match=message):
+    with pytest.raises(RunError, match=rf"weights_sha256 was '{known}'"):
         fit_benchmark(experiment, tmp_path / "run", tmp_path / "nowhere", "cpu", resume=True)
     if not tuned:
         with pytest.raises(RunError, match=message):
@@ -332,6 +334,21 @@ class StopAfter(Silent):
     def epoch(self, record: dict[str, Any]) -> None:
         if record["epoch"] == 1:
             raise RuntimeError("killed")
+
+
+@pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")
+def test_other_settings_are_refused_before_a_photograph_is_opened(birds: Path, tmp_path: Path) -> None:
+    with opened_below(birds) as opened:
+        fit_benchmark(described_by(), tmp_path / "run", birds, "cpu")
+    assert len(opened) > HALF
+    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    with opened_below(birds) as opened:
+        with pytest.raises(RunError, match=r"training\.lr was"):
+            fit_benchmark(described_by(lr=0.5), tmp_path / "run", birds, "cpu", resume=True)
+        with locked(tmp_path / "run"), pytest.raises(RunError, match="in use"):
+            fit_benchmark(described_by(), tmp_path / "run", birds, "cpu", resume=True)
+    assert not opened
+    assert before == {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
 
 
 @pytest.mark.filterwarnings("ignore::semimetric.training.TrainingWarning")

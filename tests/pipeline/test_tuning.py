@@ -67,7 +67,7 @@ def problem_of(
     """What is tuned of a method on vectors; the encoder is no setting of the study."""
     request = OwnRequest(method, settings={"encoder": encoder} | (given or {}))
     plan = resolve_own(data.kind, data.shape, data.labels, CPU, method, **request.settings)
-    return own_problem(request, OwnData(plan, data, None, None), CPU)
+    return own_problem(request, OwnData(plan, data, None, None, None), CPU)
 
 
 @pytest.mark.parametrize("method", method_names())

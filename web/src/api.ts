@@ -82,11 +82,15 @@ async function answer<T>(asked: Promise<Response>): Promise<T> {
 
 export const get = <T>(path: string): Promise<T> => answer<T>(fetch(path));
 
-export const post = <T>(path: string, body: unknown): Promise<T> =>
-  answer<T>(fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }));
+// The server asks for a header that a form of another site cannot set.
+const send = (path: string, type: string, body: BodyInit): Promise<Response> =>
+  fetch(path, { method: "POST", headers: { "Content-Type": type, "X-Semimetric": "page" }, body });
 
-export const upload = (file: Blob): Promise<Example[]> =>
-  answer<Example[]>(fetch("api/search", { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file }));
+const sendJson = (path: string, body: unknown): Promise<Response> => send(path, "application/json", JSON.stringify(body));
+
+export const post = <T>(path: string, body: unknown): Promise<T> => answer<T>(sendJson(path, body));
+
+export const upload = (file: Blob): Promise<Example[]> => answer<Example[]>(send("api/search", "application/octet-stream", file));
 
 export async function columns(count: number): Promise<Columns> {
   const buffer = await (await fetch("api/points")).arrayBuffer();
@@ -101,7 +105,7 @@ export async function columns(count: number): Promise<Columns> {
 }
 
 export async function saveSelection(rows: number[]): Promise<void> {
-  const response = await fetch("api/export", { method: "POST", body: JSON.stringify({ rows }) });
+  const response = await sendJson("api/export", { rows });
   const link = document.createElement("a");
   link.href = URL.createObjectURL(await response.blob());
   link.download = "selection.csv";

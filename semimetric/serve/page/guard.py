@@ -1,15 +1,18 @@
-"""Who may use the page: browsers that were given the token, and never other sites."""
+"""Who may use the page: browsers that know its key, and never other sites.
+
+The key is the first part of every address, so that a browser keeps it with this page only. A cookie would go to every
+port of the machine, to the servers of other users too.
+"""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
-from hashlib import sha256
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 POLICY = (
@@ -26,6 +29,9 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 
+OWN_HEADER, OWN_VALUE = "X-Semimetric", "page"
+"""Sent by the page's script with every change. Forms of other sites cannot set a header."""
+
 
 def is_loopback(host: str) -> bool:
     """Whether an address can be reached from this machine alone."""
@@ -38,18 +44,17 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """Middleware that refuses foreign hosts, foreign origins and wrong tokens, and sets the headers.
+    """Middleware that refuses foreign hosts, foreign origins and wrong keys, and sets the headers.
 
     Parameters
     ----------
     app : the page
     host : address that the server listens on
-    token : what every browser must know; empty lets all in
+    key : first part of every address
     """
 
-    def __init__(self, app: ASGIApp, host: str, token: str) -> None:
-        self._app, self._host, self._token = app, host, token
-        self._cookie = f"semimetric-{sha256(token.encode()).hexdigest()[:8]}"  # pages on other ports have others
+    def __init__(self, app: ASGIApp, host: str, key: str) -> None:
+        self._app, self._host, self._key = app, host, key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or let the page answer it."""
@@ -65,7 +70,7 @@ class Guard:
                 message["headers"] = [*message.get("headers", []), *raw]  # type: ignore[misc]
             await send(message)
 
-        await answer(scope, receive, with_headers)  # type: ignore[arg-type]
+        await answer({**scope, "root_path": f"/{self._key}"}, receive, with_headers)  # type: ignore[arg-type]
 
     def _refusal(self, request: Request) -> Response | None:
         """Why a request is not answered; None if it is."""
@@ -74,16 +79,12 @@ class Guard:
             return PlainTextResponse("The page answers under the address of this machine alone.", 403)
         if not _same_origin(request.headers):
             return PlainTextResponse("Another site asked for this. Open the page itself.", 403)
-        if not self._token or self._knows(request.cookies.get(self._cookie, "")):
-            return None
-        if request.method == "GET" and request.url.path == "/" and self._knows(request.query_params.get("token", "")):
-            answer = RedirectResponse("/", 303)
-            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
-            return answer
-        return PlainTextResponse("The token is missing or wrong. Open the address that serve printed.", 403)
-
-    def _knows(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
+        given = request.scope["path"].removeprefix("/").partition("/")[0]
+        if not hmac.compare_digest(given.encode(), self._key.encode()):
+            return PlainTextResponse("Open the address that serve printed.", 404)
+        if request.method not in ("GET", "HEAD") and request.headers.get(OWN_HEADER) != OWN_VALUE:
+            return PlainTextResponse("Something other than the page asked for this. Open the page itself.", 403)
+        return None
 
 
 def _same_origin(headers: Headers) -> bool:

@@ -36,14 +36,14 @@ LARGEST_UPLOAD = 20 << 20
 STATIC = files("semimetric.serve.page") / "static"
 
 
-def build_app(desk: Desk, host: str = "127.0.0.1", token: str = "") -> Starlette:
+def build_app(desk: Desk, key: str, host: str = "127.0.0.1") -> Starlette:
     """The page as an ASGI application.
 
     Parameters
     ----------
     desk : the run
+    key : first part of every address
     host : address that the server will listen on
-    token : what browsers must know
     """
     page = Page(desk)
 
@@ -77,7 +77,7 @@ def build_app(desk: Desk, host: str = "127.0.0.1", token: str = "") -> Starlette
             Route("/api/events", answers.events),
             Mount("/static", StaticFiles(directory=str(STATIC))),
         ],
-        middleware=[Middleware(Guard, host=host, token=token)],
+        middleware=[Middleware(Guard, host=host, key=key)],
         exception_handlers={SemimetricError: _refused},
         lifespan=lifespan,
     )
