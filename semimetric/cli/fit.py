@@ -42,7 +42,10 @@ Dataset = Annotated[
 ]
 Labels = Annotated[
     Path | None,
-    typer.Option(help="CSV file with the labels of photographs, columns path and label.", rich_help_panel="Own data"),
+    typer.Option(
+        help="CSV file with the labels of photographs (columns path and label), or the label book of a run.",
+        rich_help_panel="Own data",
+    ),
 ]
 LabelColumn = Annotated[
     str | None, typer.Option(help="Column with the labels; empty is unlabelled.", rich_help_panel="Own data")
