@@ -35,7 +35,7 @@ def run_config(kind: RunKind, plan: Plan, data: dict[str, Any], weights_sha256: 
 
 def check_place(out: Path, resume: bool) -> None:
     """Refuse a folder that cannot become a run, before any data is read; one that is there may be continued."""
-    if not resume:
+    if not (resume and (out / "config.json").is_file()):
         ranks.on_first(lambda: Run.check_free(out))
 
 
