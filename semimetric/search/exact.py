@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from semimetric.core.errors import InputError, RunError
-from semimetric.core.files import write_atomically
+from semimetric.core.files import check_input, write_atomically
 from semimetric.graph.nearest import NearestVectors
 from semimetric.search.hits import Hits, check_k, check_rows
 from semimetric.search.index import Index, IndexBackend
@@ -41,6 +41,7 @@ class ExactIndex(Index):
 
 
 def _open(place: str, *_: object) -> ExactIndex:
+    check_input(Path(place), "an index in .npy")
     try:
         return ExactIndex(np.load(place, allow_pickle=False))
     except (OSError, EOFError, ValueError, SyntaxError, TokenError, ArithmeticError, MemoryError) as error:

@@ -12,7 +12,7 @@ from torch import Tensor
 from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError, RunError
 from semimetric.core.extras import import_extra
-from semimetric.core.files import check_output, write_atomically
+from semimetric.core.files import check_input, check_output, write_atomically
 from semimetric.graph.nearest import nearest_first
 from semimetric.search.hits import Hits, check_k, joined, single_precision
 from semimetric.search.index import HnswSettings, Index, IndexBackend
@@ -20,6 +20,8 @@ from semimetric.search.index import HnswSettings, Index, IndexBackend
 BLOCK_ENTRIES = 1 << 23  # entries of the largest array of a search: 64 MiB in float64
 _MARK = b"semimetric faiss"
 _SEAL_BYTES = len(_MARK) + 32
+_KINDS = (b"IxF2", b"IHNf")
+"""First bytes of the two kinds of index that ``build`` makes; FAISS gets no other to read."""
 
 
 class FaissIndex(Index):
@@ -51,14 +53,13 @@ class FaissIndex(Index):
     def load(cls, path: Path | str) -> FaissIndex:
         """Load what ``save`` wrote. A damaged or foreign file is refused before FAISS reads it."""
         path = Path(path)
-        if not path.is_file():
-            raise InputError(f"path names the file {path}, which is not there. Give the path of a saved index.")
+        check_input(path, "an index that FaissIndex.save wrote")
         _check_seal(path)
         faiss = _faiss()
         try:
             index = faiss.read_index(str(path))
-        except (RuntimeError, MemoryError) as error:
-            reason = str(error).strip().splitlines()[-1]
+        except RuntimeError as error:
+            reason = str(error).strip().rpartition("\n")[2]
             raise RunError(f"{path} is damaged: FAISS cannot read it ({reason}). Build the index again.") from error
         _check_links(faiss, index, path)
         return cls(index)
@@ -154,10 +155,11 @@ def _check_seal(path: Path) -> None:
     """Refuse a damaged or foreign file; FAISS would crash on damaged links."""
     length = max(0, path.stat().st_size - _SEAL_BYTES)
     with path.open("rb") as file:
+        kind = file.read(4)
         file.seek(length)
         found = file.read()
     remedy = "Build the index again and save it."
-    if not (length and found.startswith(_MARK)):
+    if not (kind in _KINDS and length and found.startswith(_MARK)):
         raise RunError(f"{path} is not an index that semimetric saved, or its end is missing. {remedy}")
     if found != _seal(path, length):
         raise RunError(f"{path} is damaged: its contents do not fit their checksum. {remedy}")

@@ -22,7 +22,6 @@ from semimetric.serve.book import LabelBook, of_run, open_book
 from semimetric.serve.maps import full_map
 from semimetric.serve.pictures import Pictures, jpeg_of, open_pictures
 from semimetric.serve.suggest import suggest
-from semimetric.training import Run
 
 THUMB, PICTURE = 96, 384
 """Pixels of a small and of a large picture."""
@@ -50,7 +49,7 @@ class Desk:
     ) -> None:
         self.loaded: LoadedRun = load_run(run, "cpu")
         self.fitted = self.loaded.fitted
-        self.result: dict[str, Any] = Run(run).read("result.json") or {}
+        self.result = self.loaded.fitted.facts
         self.run, self.data_dir, self.source = run, data_dir, source
         self.pictures: Pictures = open_pictures(self.loaded, data_dir, source)
         found = of_run(self.fitted)
