@@ -207,12 +207,11 @@ def _ranked_again(stored: Tensor, queries: Tensor, found: Hits, k: int, place: s
     from semimetric.graph.nearest import nearest_first
     from semimetric.search.hits import Hits
 
-    rows = found.rows
-    known = bool(((rows >= 0) & (rows < len(stored))).all()) and bool(rows.sort(dim=1).values.diff(dim=1).all())
-    if known:
-        candidates, asked = stored[rows].double(), queries.double()[:, None, :]
-        squares = (candidates - asked).square().sum(2)
-        allowed = ROUNDING * (candidates.square().sum(2) + asked.square().sum(2))
-        if bool(((found.distances.square() - squares).abs() <= allowed).all()):
-            return Hits(*nearest_first(squares.sqrt(), rows, k))
-    raise RunError(f"index {place} is of another run. {_HOW_TO_BUILD}")
+    rows, asked = found.rows, queries.double()[:, None, :]
+    candidates = stored[rows.clamp(0, len(stored) - 1)].double()
+    squares = (candidates - asked).square().sum(2)
+    allowed = ROUNDING * (candidates.square().sum(2) + asked.square().sum(2))
+    fits = ((found.distances.square() - squares).abs() <= allowed) & (rows >= 0) & (rows < len(stored))
+    if not (bool(fits.all()) and bool(rows.sort(dim=1).values.diff(dim=1).all())):
+        raise RunError(f"index {place} is of another run. {_HOW_TO_BUILD}")
+    return Hits(*nearest_first(squares.sqrt(), rows, k))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from semimetric.core.checks import check_whole
-from semimetric.core.errors import InputError, RunError
+from semimetric.core.errors import InputError
 from semimetric.graph.nearest import nearest_first
 from semimetric.search.exact import ExactIndex
 from semimetric.search.hits import Hits, check_k, joined, single_precision
@@ -86,12 +86,6 @@ class MilvusIndex(Index):
                     empty.client.upsert(self.name, [dict(zip(FIELDS, value, strict=True)) for value in values])
                     if progress is not None:
                         progress(rows.stop, len(stored))
-            collection.find()
-            if collection.count() != len(stored):
-                raise RunError(
-                    f"collection {self.name!r} at {self.uri} holds {collection.count()} rows after {len(stored)} were "
-                    "loaded, so something else writes to it. Load into a collection of its own."
-                )
 
     def search(self, queries: Any, k: int) -> Hits:
         """Find the ``k`` <= 16384 nearest stored vectors of each query; some may be missed. Distances are float32."""
