@@ -95,14 +95,13 @@ class Manifest:
         self.folder = folder
         self.path = folder / NAME
 
-    def exists(self) -> bool:
-        """Whether the folder has a manifest."""
-        return self.path.is_file()
-
     def contents(self) -> Contents:
-        """What the manifest says; empty where there is none. It is read once for each state of the file."""
-        if not self.exists():
-            return Contents({}, {})
+        """What the manifest says; a folder without one is refused. It is read once for each state of the file."""
+        if not self.path.is_file():
+            raise RunError(
+                f"{self.folder} is damaged: {NAME} is missing, so nothing in it can be verified. Restore it from a "
+                "copy, or start again with another --out."
+            )
         state, name = _state_of(self.path), os.path.abspath(self.path)
         known = _contents.get(name)
         if known is None or known[0] != state:
@@ -140,9 +139,7 @@ class Manifest:
         return name in self.contents().files and not (self.folder / name).is_file()
 
     def check(self, name: str) -> None:
-        """Refuse a file that is not the one that was written; in a folder without a manifest nothing is refused."""
-        if not self.exists():
-            return
+        """Refuse a file that is not the one that was written."""
         state = self.state(name)
         if state != "whole":
             listed = name in self.contents().files
@@ -203,7 +200,7 @@ class Manifest:
 
     def _settled(self) -> dict[str, Entry]:
         """Entries of all files, with those that were about to be written as far as they were."""
-        known = self.contents()
+        known = self.contents() if self.path.is_file() else Contents({}, {})
         arrived = {
             name: entry
             for name, entry in known.pending.items()
@@ -227,8 +224,7 @@ def is_free(folder: Path) -> bool:
         return not folder.exists()
     left = [entry.name for entry in folder.iterdir() if entry.name != LOCK]
     with suppress(RunError):
-        begun = Manifest(folder)
-        return not left or (left == [NAME] and begun.exists() and not begun.contents().files)
+        return not left or (left == [NAME] and not Manifest(folder).contents().files)
     return False
 
 

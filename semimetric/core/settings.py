@@ -45,27 +45,13 @@ def check_type(value: Any, hint: Any, name: str) -> Any:
     return hint(value)
 
 
-def defaults_of(kind: type[Any]) -> dict[str, Any]:
-    """The general defaults of a class of settings, by name."""
-    fields = dataclasses.fields(kind)
-    return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
-
-
-def differences(
-    old: Mapping[str, Any], new: Mapping[str, Any], defaults: Mapping[str, Any] | None = None, prefix: str = ""
-) -> list[str]:
-    """How two nested dictionaries of settings differ, as phrases for a message.
-
-    A setting that ``old`` lacks counts as its default, or else as None.
-    """
-    found, defaults = [], defaults or {}
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """How two nested dictionaries of settings differ, as phrases for a message."""
+    found = []
     for key in sorted({*old, *new}):
-        before, after, default = (settings.get(key) for settings in (old, new, defaults))
+        before, after = old.get(key), new.get(key)
         if isinstance(before, dict) and isinstance(after, dict):
-            found += differences(before, after, default, f"{prefix}{key}.")
-        elif key in old and before != after:
+            found += differences(before, after, f"{prefix}{key}.")
+        elif before != after:
             found.append(f"{prefix}{key} was {before!r} and is now {after!r}")
-        elif key not in old and after != default:
-            instead = f" instead of the default {default!r}" if key in defaults else ""
-            found.append(f"{prefix}{key}, which it does not know, is now {after!r}{instead}")
     return found

@@ -67,7 +67,7 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
     """
 
     fitted_: FittedModel
-    plan_: Plan | None
+    plan_: Plan
     classes_: Array
     n_features_in_: int
 
@@ -116,7 +116,7 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
         warnings.warn("learned_ is called fitted_ now.", DeprecationWarning, stacklevel=2)
         return self.fitted_
 
-    def adopt(self, fitted: FittedModel, classes: Array, plan: Plan | None) -> None:
+    def adopt(self, fitted: FittedModel, classes: Array, plan: Plan) -> None:
         """Take over a fitted model."""
         self.classes_ = classes
         self.fitted_ = fitted

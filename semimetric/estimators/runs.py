@@ -9,21 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 import semimetric
 from semimetric.core.errors import InputError, RunError
 from semimetric.core.locks import locked
-from semimetric.data.samples import Samples
 from semimetric.estimators.base import MetricEstimator
 from semimetric.estimators.linear import APIT, APLLR, ISDML, LRML, SERAPH
 from semimetric.estimators.semimetric import SemiMetric
-from semimetric.model.fitted import FittedModel
 from semimetric.model.folder import LoadedRun, load_run, write_fitted
 from semimetric.model.spec import ExampleNames
-from semimetric.pipeline.benchmark import benchmark_plan
 from semimetric.pipeline.config import run_config
 from semimetric.pipeline.plan import Plan
 from semimetric.training import Run
@@ -55,10 +51,6 @@ def save(estimator: MetricEstimator, path: Path | str, names: Any = None) -> Non
             "is made of."
         )
     fitted, plan = estimator.fitted_, estimator.plan_
-    if plan is None:
-        raise InputError(
-            "the estimator was loaded from a run of format 1, which has no plan. Copy that folder instead."
-        )
     names = tuple(str(name) for name in (range(len(fitted.labels)) if names is None else names))
     if len(names) != len(fitted.labels):
         raise InputError(f"names must be of the {len(fitted.labels)} training examples, got {len(names)}.")
@@ -100,12 +92,12 @@ def load(path: Path | str, encoder: nn.Module | None = None, device: str = "auto
 def estimator_of(found: LoadedRun, encoder: nn.Module | None = None) -> MetricEstimator:
     """The estimator that a loaded run is."""
     config, fitted = found.config, found.fitted
-    plan = _plan(found, encoder)
+    plan = dataclasses.replace(Plan.from_dict(config["plan"], config["version"]), module=encoder)
     name, params = config.get("estimator", "SemiMetric"), config.get("params", _params(plan, fitted.spec.side))
     if str(name) not in ESTIMATORS or not isinstance(params, dict):
         raise RunError(
             f"{found.path} is of an estimator {name!r} that this version ({semimetric.__version__}) does not know. "
-            f"Load it with the version that wrote it ({config.get('version', 'unknown')})."
+            f"Load it with the version that wrote it ({config['version']})."
         )
     if encoder is not None:
         params = params | {"encoder": encoder}
@@ -120,39 +112,15 @@ def estimator_of(found: LoadedRun, encoder: nn.Module | None = None) -> MetricEs
     if fitted.examples.columns:
         estimator.feature_names_in_ = np.array(fitted.examples.columns, dtype=object)
         estimator.n_features_in_ = len(fitted.examples.columns)
-    estimator.adopt(fitted, np.asarray(fitted.examples.classes), plan or _replanned(estimator, fitted))
+    estimator.adopt(fitted, np.asarray(fitted.examples.classes), plan)
     return estimator
 
 
-def _replanned(estimator: MetricEstimator, fitted: FittedModel) -> Plan | None:
-    """The plan of a run of format 1, which kept parameters only; None if it names weights, which are not opened."""
-    if getattr(estimator, "weights", None) is not None:
-        return None
-    count, spec = len(fitted.labels), fitted.spec
-    values = (Path(),) * count if spec.kind == "photographs" else torch.empty(1).expand(count, *spec.shape)
-    try:
-        return estimator._plan(Samples(spec.kind, values), fitted.labels, torch.device("cpu"))
-    except InputError:
-        return None
-
-
-def _plan(found: LoadedRun, encoder: nn.Module | None) -> Plan | None:
-    """The plan of a run; None for own data in format 1, which did not keep one."""
-    if "dataset" in found.config:
-        return benchmark_plan(Run(found.path))
-    if "plan" not in found.config:
-        return None
-    plan = Plan.from_dict(found.config["plan"], found.config.get("version", "unknown"))
-    return dataclasses.replace(plan, module=encoder)
-
-
-def _params(plan: Plan | None, side: int) -> dict[str, Any]:
+def _params(plan: Plan, side: int) -> dict[str, Any]:
     """Constructor parameters for the settings in force.
 
     An estimator has none for the split of a benchmark, its softmax pretraining and the start of the paper's networks.
     """
-    if plan is None:
-        return {}
     network = {"weights": None, "fine_tune": False} | plan.own_network()
     settings = dataclasses.asdict(plan.training) | dataclasses.asdict(plan.method_settings)
     if settings["selection"] == "validation":

@@ -63,7 +63,7 @@ def with_added(run: Run, fitted: FittedModel) -> FittedModel:
     examples = dataclasses.replace(
         known,
         names=(*known.names, *state["names"]),
-        digests=(*known.digests, *state.get("digests", ())),
+        digests=(*known.digests, *state["digests"]),
         classes=(*known.classes, *state["classes"][len(known.classes) :]),
     )
     return dataclasses.replace(

@@ -153,7 +153,7 @@ class FittedModel:
     facts : what is known of the training, as in ``result.json``
     schema : how the columns of a table become inputs
     labelled_inputs : (n, d) float32, what the encoder gets of the n labelled examples, in a row each
-        None if that is more than ``WIDEST_INPUT`` numbers an example, or if an older version wrote the run.
+        None if that is more than ``WIDEST_INPUT`` numbers an example.
     unknown : the score of being of no known class; None without such inputs, or with too few labels to judge it
     """
 

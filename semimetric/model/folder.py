@@ -38,7 +38,7 @@ from semimetric.encoders.photographs import PhotoTransform
 from semimetric.graph import Posteriors
 from semimetric.metric import Metric
 from semimetric.model.added import ADDED, with_added
-from semimetric.model.fields import read_fields
+from semimetric.model.fields import check_fields, read_fields
 from semimetric.model.fitted import FittedModel, Model
 from semimetric.model.kept import read_kept, write_kept
 from semimetric.model.origin import ORIGIN
@@ -49,10 +49,8 @@ from semimetric.training import Run, choose_device, model_tensors
 from semimetric.training.optimizer import under
 from semimetric.training.run import REQUIRED
 
-FORMAT = 3
-"""Version of the run folder. Format 1 has another config.json, and formats 1 and 2 have no manifest."""
-
-READABLE = (1, 2, FORMAT)
+FORMAT = 4
+"""Version of the run folder, the only one that is read."""
 
 NOT_READ = ("initial.json", "metrics.jsonl", "checkpoint.safetensors", "result.json", ORIGIN)
 """Files that a run may lose and still answer."""
@@ -76,27 +74,18 @@ def load_run(path: Path, device: str = "auto", encoder: nn.Module | None = None)
     _check_files(run, read)
     run.manifest.check_ahead(read)
     fitted = read_fitted(run, choose_device(device), encoder)
-    return LoadedRun(path, fitted, config, version_differences(config.get("versions")))
+    return LoadedRun(path, fitted, config, version_differences(config["versions"]))
 
 
 def read_config(run: Run) -> dict[str, Any]:
-    """The config of a run whose format this version reads."""
-    config = read_fields(run, "config.json")
-    written = config.get("format", 1)
-    if written not in READABLE:
+    """The config of a run of this format; any other is refused."""
+    config = run.config()
+    if config.get("format") != FORMAT:
         raise RunError(
-            f"{run.path} has the run format {written!r}, and semimetric {semimetric.__version__} reads formats "
-            f"{', '.join(map(str, READABLE))}. Load it with the version that wrote it "
-            f"({config.get('version', 'unknown')})."
+            f"{run.path} has the run format {config.get('format')!r}, and semimetric {semimetric.__version__} reads "
+            f"format {FORMAT}. Fit it again, or load it with the version that wrote it ({config.get('version')})."
         )
-    if written != 1 and "dataset" in config:  # as format 1 named a benchmark
-        raise RunError(f"{run.path} is damaged: its config.json has a dataset beside its plan. Fit it again.")
-    if written == FORMAT and not run.manifest.exists():
-        raise RunError(
-            f"{run.path} is damaged: {run.manifest.path.name} is missing, so nothing in it can be verified. Restore it "
-            "from a copy, or fit again."
-        )
-    return config
+    return check_fields(config, "config.json", run.path / "config.json")
 
 
 def write_start(run: Run, model: Model, spec: ModelSpec) -> None:
@@ -172,14 +161,10 @@ def explaining(run: Run) -> Iterator[None]:
     try:
         yield
     except (InputError, LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError) as error:
-        raise _misfit(run, error) from error
-
-
-def _misfit(run: Run, error: Exception) -> RunError:
-    told = error if isinstance(error, InputError) else repr(error)
-    return RunError(
-        f"{run.path} is damaged, or of another version of semimetric than this ({semimetric.__version__}): {told}"
-    )
+        told = error if isinstance(error, InputError) else repr(error)
+        raise RunError(
+            f"{run.path} is damaged, or of another version of semimetric than this ({semimetric.__version__}): {told}"
+        ) from error
 
 
 def read_spec(run: Run) -> ModelSpec:
@@ -241,14 +226,13 @@ def _fitting(run: Run, name: str) -> Iterator[None]:
 
 def _with_examples(run: Run, model: Model, spec: ModelSpec) -> FittedModel:
     tensors, state = run.read_tensors("examples.safetensors")
-    if state is not None and state["model"] != run.digest("model.safetensors"):
+    if state["model"] != run.digest("model.safetensors"):
         raise RunError(
             f"the embeddings in {run.path} are not those of its model: training went on after an interruption and has "
             "not ended. Continue it with the same 'semimetric fit' and --resume."
         )
     listed = read_fields(run, "examples.json")
-    lists = {name: tuple(listed.pop(name)) for name in ("names", "classes", "columns")}
-    lists |= {name: tuple(listed.pop(name, ())) for name in ("suggested", "digests")}
+    lists = {name: tuple(listed[name]) for name in ("names", "classes", "columns", "suggested", "digests")}
     examples = ExampleNames(**listed | lists)
     posteriors = Posteriors(tensors["classes"], tensors["shares"], tensors["confidence"])
     facts = read_fields(run, "result.json") if run.has("result.json") else {}

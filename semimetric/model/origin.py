@@ -40,8 +40,7 @@ def has_own_files(run: Run) -> bool:
 
 def named_files(config: dict[str, Any]) -> list[Any]:
     """The files that a config names."""
-    plan = config.get("plan")
-    network = plan.get("network") if isinstance(plan, dict) else None
+    network = config["plan"].get("network")
     return [network.get(name) for name in FILES] if isinstance(network, dict) else []
 
 

@@ -22,7 +22,7 @@ def write_schema(run: Run, schema: Schema) -> None:
 
 
 def read_schema(run: Run, width: int) -> Schema | None:
-    """The columns of a table, which make ``width`` features; None for a run of something else, or of version 0.2."""
+    """The columns of a table, which make ``width`` features; None for a run of something else, or of an array."""
     written = run.read("schema.json")
     if written is None:
         return None

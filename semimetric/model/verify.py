@@ -36,12 +36,8 @@ class Verdict:
 def verify_run(path: Path) -> Verdict:
     """Check every file of a run against its manifest. Nothing is written."""
     run = Run(path)
-    if not run.manifest.exists():
-        if not run.has("config.json"):
-            raise RunError(f"{path} is not a run: it has neither config.json nor {NAME}. Name the --out of 'fit'.")
-        raise RunError(
-            f"{path} has no {NAME}: an earlier version wrote it, or the file was lost. Nothing in it can be verified."
-        )
+    if not (run.has("config.json") or run.has(NAME)):
+        raise RunError(f"{path} is not a run: it has neither config.json nor {NAME}. Name the --out of 'fit'.")
     known = run.manifest.contents()
     finished = "result.json" in known.files
     wanted = {*known.files, *(REQUIRED if finished else ()), *filter(run.has, OWN.union(known.pending))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -23,9 +24,8 @@ def versions() -> dict[str, str]:
     }
 
 
-def version_differences(written: Any) -> str:
+def version_differences(written: Mapping[str, Any]) -> str:
     """How the versions of a run differ from those here, as a sentence; empty if they do not."""
-    written = written if isinstance(written, dict) else {}
     here = versions()
     differing = [
         f"{name} {written.get(name, 'unknown')} (here {here[name]})" for name in here if written.get(name) != here[name]

@@ -85,21 +85,13 @@ def _check_weights(run: Run, plan: Plan) -> None:
 def benchmark_plan(run: Run) -> Plan:
     """The plan of a run on a benchmark; a run on other data is refused."""
     config = read_config(run)
-    if "dataset" in config:  # format 1
-        split = ("labels_per_class", "validation_share", "withheld")
-        protocol = config["protocol"]
-        config = config | {
-            "split": {name: protocol[name] for name in split},
-            "network": {name: value for name, value in protocol.items() if name not in split},
-        }
-        return Plan.from_dict(config, config.get("version", "unknown"))
-    if config.get("kind") != "benchmark":
+    if config["kind"] != "benchmark":
         raise InputError(
             f"{run.path} is of data of your own, which has no test set. Name labelled examples to score it on, a "
             "folder with a sub-folder for each class or a table with a column of labels: semimetric evaluate "
             f"{run.path} DATA"
         )
-    return Plan.from_dict(config.get("plan", {}), config.get("version", "unknown"))
+    return Plan.from_dict(config["plan"], config["version"])
 
 
 def evaluate_run(

@@ -12,11 +12,10 @@ import semimetric
 from semimetric.core import ranks
 from semimetric.core.errors import RunError
 from semimetric.core.locks import Lock
-from semimetric.core.settings import defaults_of
 from semimetric.model.folder import FORMAT, read_config
 from semimetric.model.versions import versions
 from semimetric.pipeline.fit import OpenRun
-from semimetric.pipeline.plan import Plan, RunKind, groups_of
+from semimetric.pipeline.plan import Plan, RunKind
 from semimetric.training import Run
 
 
@@ -30,6 +29,7 @@ def run_config(kind: RunKind, plan: Plan, data: dict[str, Any], weights_sha256: 
         "threads": torch.get_num_threads(),
         "plan": plan.as_dict(),
         "data": data,
+        "undecoded": {},
         "weights_sha256": weights_sha256,
     }
 
@@ -58,7 +58,7 @@ def run_opener(out: Path, config: dict[str, Any], resume: bool) -> OpenRun:
         try:
             if resume and (out / "config.json").is_file():
                 _check_same_data(out, config)
-            run = Run.resume(out, config, _defaults(config)) if resume else Run.create(out, config)
+            run = Run.resume(out, config) if resume else Run.create(out, config)
         except BaseException:
             lock.release()
             raise
@@ -68,20 +68,9 @@ def run_opener(out: Path, config: dict[str, Any], resume: bool) -> OpenRun:
     return open_run
 
 
-def _defaults(config: dict[str, Any]) -> dict[str, Any]:
-    """The general defaults of the settings in a config, which earlier versions followed before a setting was there."""
-    return {"plan": {name: defaults_of(kind) for name, kind in groups_of(config["plan"]["method"]).items()}}
-
-
 def _check_same_data(out: Path, config: dict[str, Any]) -> None:
-    before = read_config(Run.open(out))
-    if before.get("format", 1) != config["format"]:
-        raise RunError(
-            f"{out} has the run format {before.get('format', 1)}, which this version loads but cannot continue. Choose "
-            "another --out."
-        )
-    known = before.get("data")
-    if isinstance(known, dict) and known.get("digest") != config["data"].get("digest"):
+    known = read_config(Run.open(out))["data"]
+    if known.get("digest") != config["data"].get("digest"):
         raise RunError(
             f"{out} was started with other data: {known.get('examples', 'some')} examples were used then, and now "
             f"{config['data'].get('examples', 'others')}, or their names, labels or contents differ. Resume with the "

@@ -112,15 +112,15 @@ def read_start(path: Path) -> Start:
     """What a fit takes over from a run of own data; other runs are refused."""
     run = Run.open(path)
     config = read_config(run)
-    plan = Plan.from_dict(config["plan"], config.get("version", "unknown")) if "plan" in config else None
-    if plan is None or plan.dataset or plan.is_linear or not run.has("examples.json"):
-        why = "has no plan: it is of format 1" if plan is None else "has not ended its training"
-        why = "is of a benchmark" if plan and plan.dataset else "has no network" if plan and plan.is_linear else why
+    plan = Plan.from_dict(config["plan"], config["version"])
+    if plan.dataset or plan.is_linear or not run.has("examples.json"):
+        why = "has no network" if plan.is_linear else "has not ended its training"
+        why = "is of a benchmark" if plan.dataset else why
         raise InputError(f"{path} {why}, so no fit can start from it. Name a finished run with a network on own data.")
     tensors, _ = run.read_tensors("model.safetensors")
     spec, scaling = read_spec(run), run.read_tensors("preprocess.safetensors")[0]
     with explaining(run):
         preprocess, schema = restore_preprocess(spec.preprocess, scaling), read_schema(run, prod(spec.shape))
-    classes = tuple(read_fields(run, "examples.json").get("classes", ()))
+    classes = tuple(read_fields(run, "examples.json")["classes"])
     found = (plan, spec, preprocess, tensors, classes, schema, has_own_files(run))
     return Start(path, sha256_of(path / "model.safetensors"), *found)

@@ -82,7 +82,7 @@ def _settings(runs: Sequence[RunFacts], titles: Sequence[str]) -> str:
 
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    groups = settings_of(config) | {"versions": config.get("versions", {})}
+    groups = settings_of(config) | {"versions": config["versions"]}
     return {f"{group}: {name}": value for group, values in groups.items() for name, value in values.items()}
 
 

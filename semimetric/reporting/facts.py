@@ -269,9 +269,8 @@ def _judged(found: Evaluation, name: str) -> Judgement:
 
 def settings_of(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The settings of a run by group, as texts and numbers."""
-    plan = config.get("plan", config)
     groups: dict[str, dict[str, Any]] = {"run": {}}
-    for name, value in plan.items():
+    for name, value in config["plan"].items():
         if isinstance(value, dict):
             groups[name] = value
         elif value not in (None, ""):

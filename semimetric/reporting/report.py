@@ -326,7 +326,7 @@ def _spectrum(report: Report) -> str:
 
 def _settings(facts: RunFacts) -> str:
     config = facts.loaded.config
-    groups = settings_of(config) | {"versions": config.get("versions", {})}
+    groups = settings_of(config) | {"versions": config["versions"]}
     groups = {name: {key: facts.named_only(value) for key, value in group.items()} for name, group in groups.items()}
     return "".join(
         f"<details{' open' if name in ('run', 'versions') else ''}><summary>{text(name.replace('_', ' '))}</summary>"

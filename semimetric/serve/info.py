@@ -27,27 +27,26 @@ def describe_run(path: Path) -> dict[str, Any]:
     """
     run = Run.open(path)
     config, result = read_config(run), read_fields(run, "result.json")
-    plan = Plan.from_dict(config["plan"], config.get("version", "unknown")) if "plan" in config else None
     files = {file.name: file.stat().st_size for file in sorted(path.iterdir()) if file.is_file()}
     return {
         "run": str(path),
-        "kind": config.get("kind", "format 1"),
+        "kind": config["kind"],
         "finished": run.has("result.json") and not result.get("interrupted", False),
         "data": _data(run, config),
         "model": read_fields(run, "model.json") | {"components": result.get("components")},
-        "settings": {} if plan is None else plan.as_options(),
+        "settings": Plan.from_dict(config["plan"], config["version"]).as_options(),
         "result": {name: value for name, value in result.items() if name not in ("found", "run", "skipped_files")},
         "files": files,
         "bytes": sum(files.values()),
-        "versions": config.get("versions", {}),
-        "differences": version_differences(config.get("versions")),
+        "versions": config["versions"],
+        "differences": version_differences(config["versions"]),
     }
 
 
 def _data(run: Run, config: dict[str, Any]) -> dict[str, Any]:
     """Where the examples came from, and how many of each class have a label."""
     listed = read_fields(run, "examples.json")
-    source = listed.get("source") or config.get("data", {}).get("source", "")
+    source = listed.get("source") or config["data"].get("source", "")
     if not run.has("examples.safetensors"):
         return {"source": source}
     tensors, _ = run.read_tensors("examples.safetensors", ("labels", "classes"))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,16 +87,13 @@ class Run:
         return cls(path)
 
     @classmethod
-    def resume(cls, path: Path, config: dict[str, Any], defaults: Mapping[str, Any] | None = None) -> Run:
-        """Open an existing run with exactly these settings, or create one if there is none.
-
-        Settings that are newer than the run must have their ``defaults``, which are nested as the config is.
-        """
+    def resume(cls, path: Path, config: dict[str, Any]) -> Run:
+        """Open an existing run with exactly these settings, or create one if there is none."""
         if not (path / "config.json").is_file():
             return cls.create(path, config)
         run = cls.open(path)
         run._check_whole()
-        differing = differences(_settings(run.config()), _settings(config), defaults)
+        differing = differences(_settings(run.config()), _settings(config))
         if differing:
             raise RunError(
                 f"{path} was started with other settings: {'; '.join(differing)}. "
@@ -147,7 +144,7 @@ class Run:
 
     def is_whole(self, name: str) -> bool:
         """Whether the run has this file as it was written."""
-        return self.has(name) and (not self.manifest.exists() or self.manifest.state(name) == "whole")
+        return self.manifest.state(name) == "whole"
 
     def seal(self) -> None:
         """Write the manifest last, when all files are written."""
@@ -196,8 +193,7 @@ class Run:
         A run killed before its first checkpoint has nothing missing: its log holds at most epoch 0.
         """
         begun = self.has("checkpoint.safetensors") or any(record.get("epoch") != 0 for record in self.history())
-        needed = ["checkpoint.safetensors", "model.safetensors", "preprocess.safetensors"]
-        needed += ["model.json"] if "plan" in self.config() else []
+        needed = ["checkpoint.safetensors", "model.safetensors", "preprocess.safetensors", "model.json"]
         needed += ["initial.json"] if self.config().get("kind") == "benchmark" else []
         lost = [name for name in needed if begun and not self.has(name)]
         if lost:

@@ -50,5 +50,5 @@ class Watch:
     @classmethod
     def restore(cls, state: dict[str, Any]) -> Watch:
         """Continue from ``state``."""
-        start, signs = state["start"], tuple(state.get("signs", ()))
-        return cls(**(state | {"start": None if start is None else Spread(**start), "signs": signs}))
+        start = state["start"] and Spread(**state["start"])
+        return cls(**(state | {"start": start, "signs": tuple(state["signs"])}))

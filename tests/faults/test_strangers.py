@@ -214,9 +214,15 @@ FORGED: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "seconds": ("result.json", lambda value: value.update(seconds="long")),
     "trust": ("result.json", lambda value: value.update(trust={"sentence": "x"})),
     "method": ("result.json", lambda value: value.update(method=["\ud800"])),
-    "dataset": ("config.json", lambda value: value.update(dataset="digits")),
+    **{
+        f"no {field}": ("config.json", lambda value, field=field: value.pop(field))
+        for field in ("format", "kind", "version", "versions", "plan", "data", "undecoded")
+    },
+    **{f"format {odd!r}": ("config.json", lambda value, odd=odd: value.update(format=odd)) for odd in (1, 2, 3, 5)},
     "versions": ("config.json", lambda value: value.update(versions=[1])),
     "plan": ("config.json", lambda value: value.update(plan="x")),
+    "no digests": ("examples.json", lambda value: value.pop("digests")),
+    "no mirror": ("model.json", lambda value: value.pop("mirror")),
     "shape": ("model.json", lambda value: value.update(shape=["x"])),
 }
 
@@ -236,6 +242,34 @@ def test_a_forged_value_is_refused_by_every_command(home: Path, tmp_path: Path, 
     for words in commands:
         assert str(run) in semimetric(*words).sentence(), words
     assert not (tmp_path / "report").exists()
+
+
+def test_a_forged_dataset_means_nothing(home: Path) -> None:
+    run = home / "net"
+    before = semimetric("evaluate", run, home / "wine.npz", "--json").json()["scores"]
+    changed(run, "config.json", lambda value: value.update(dataset="digits"))
+    assert semimetric("evaluate", run, home / "wine.npz", "--json").json()["scores"] == before
+    assert f"{run} is of data of your own" in semimetric("evaluate", run).sentence()
+
+
+@pytest.mark.parametrize("claimed", [1, 2, 4, None])
+def test_no_run_escapes_the_manifest(home: Path, tmp_path: Path, claimed: int | None) -> None:
+    run = home / "net"
+    changed(run, "config.json", lambda value: value.update(format=claimed))
+    (run / "manifest.json").unlink()
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    for words in (
+        ("search", run, home / "new.npy"),
+        ("evaluate", run),
+        ("report", run, "-o", tmp_path / "report"),
+        ("info", run),
+        ("verify", run),
+        ("add", run, home / "more.npy"),
+        ("fit", home / "wine.npz", "--encoder", "linear", *FIT, "-o", run, "--resume"),
+        ("fit", home / "wine.npz", *FIT, "--from", run, "-o", tmp_path / "new"),
+    ):
+        assert f"{run} is damaged: manifest.json is missing" in semimetric(*words).sentence()
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
 
 
 def test_forged_examples_that_were_added_are_refused(home: Path) -> None:

@@ -18,7 +18,7 @@ from semimetric.core.errors import InputError
 from semimetric.data import read_collection
 from semimetric.data.readers.folder import path_of
 from semimetric.model.folder import load_run
-from semimetric.serve.page.again import Judgement, check_can_learn, learn_again, main, request_of
+from semimetric.serve.page.again import Judgement, learn_again, main, request_of
 from semimetric.serve.page.desk import Desk, compared
 from semimetric.serve.page.session import next_run
 
@@ -112,11 +112,6 @@ def test_examples_that_were_added_while_the_page_was_open_are_learned_too(place:
     assert len(desk.labels()) == 73
     assert max(compared(desk, after)["rows"], default=0) < 73
     desk.book.close()
-
-
-def test_a_run_of_format_1_cannot_learn_again(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="format 1, which does not keep the settings"):
-        check_can_learn(load_run(Path(__file__).parent.parent / "model" / "format-1" / "own-wine", "cpu"), tmp_path)
 
 
 def test_an_error_that_nobody_foresaw_is_a_sentence_in_the_answer(tmp_path: Path) -> None:

@@ -246,23 +246,6 @@ def test_a_run_of_another_version_says_so(tmp_path: Path) -> None:
         evaluate_run(tmp_path / "run")
 
 
-def test_a_run_that_does_not_know_newer_settings_is_continued_with_their_defaults(tmp_path: Path) -> None:
-    values = {"epochs": 0, "components": 8}
-    first = fit_benchmark(resolve_benchmark("digits", "stml", **values), tmp_path / "run", device="cpu")
-    path = tmp_path / "run" / "config.json"
-    config = json.loads(path.read_text())
-    assert config["plan"]["training"].pop("average_warmup")
-    assert config["plan"]["method_settings"].pop("metric") == "head"
-    path.write_text(json.dumps(config))
-    reseal(path.parent)
-    for name, value in (("average_warmup", False), ("metric", "principal")):
-        plan = resolve_benchmark("digits", "stml", **values, **{name: value})
-        with pytest.raises(RunError, match=rf"\.{name}, which it does not know, is now {value!r} instead of"):
-            fit_benchmark(plan, tmp_path / "run", device="cpu", resume=True)
-    plan = resolve_benchmark("digits", "stml", **values)
-    assert fit_benchmark(plan, tmp_path / "run", device="cpu", resume=True)["final"] == first["final"]
-
-
 def test_settings_that_do_not_fit_the_model_are_said(tmp_path: Path) -> None:
     fit_benchmark(quick(epochs=0), tmp_path / "run", device="cpu")
     path = tmp_path / "run" / "config.json"
