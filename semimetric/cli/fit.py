@@ -276,13 +276,12 @@ def _fit_own(
     from semimetric.pipeline.config import check_place
     from semimetric.pipeline.own import config_before, fit_own
 
-    if not show_settings:
-        check_place(job.folder(), resume, lambda: config_before(request, collection, data, job.folder()))
-    collection = with_doubts(collection, strict)
     if show_settings:
-        _print_settings(request.plan(collection), job.as_json)
+        _print_settings(request.plan(with_doubts(collection, strict)), job.as_json)
         return
     out = job.folder()
+    check_place(out, resume, lambda: config_before(request, collection, data, out))
+    collection = with_doubts(collection, strict)
     if not job.as_json:
         say(collection.summary())
     with showing_progress(lambda: _how_to_continue(out), job.quiet, job.verbose) as progress:

@@ -81,11 +81,9 @@ def write_new(path: Path, content: bytes, mode: int = 0o666) -> None:
     """Write a file that is not there yet, whole or not at all; FileExistsError if something is there."""
     handle, temporary = new_temporary(path)
     try:
+        temporary.write_bytes(content)
         os.fchmod(handle, mode & ~_umask())
-        with os.fdopen(os.dup(handle), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(handle)
+        os.fsync(handle)
         try:
             os.link(temporary, path)
         except PermissionError:  # a file system without links

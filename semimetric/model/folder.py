@@ -67,13 +67,26 @@ class LoadedRun:
 
 
 def load_run(path: Path, device: str = "auto", encoder: nn.Module | None = None) -> LoadedRun:
-    """Read a run folder of any kind. Nothing in it is executed or unpickled."""
+    """Read a run folder of any kind. Nothing in it is executed or unpickled.
+
+    ``encoder`` is the user's own module, for a run that was trained with one.
+    """
     run = Run.open(path)
     config = read_config(run)
-    read = tuple(name for name in run.manifest.contents().files if name not in NOT_READ)
-    _check_files(run, read)
+    read = {*REQUIRED, *run.manifest.contents().files} - {*NOT_READ}
+    lost = sorted(name for name in read if not run.has(name))
+    if lost:
+        raise RunError(
+            f"{run.path} holds no {', '.join(lost)}: training has not ended, or files were lost. Continue it with the "
+            "same 'semimetric fit' and --resume."
+        )
     run.manifest.check_ahead(read)
-    fitted = read_fitted(run, choose_device(device), encoder)
+    spec = read_spec(run)
+    _check_module(run, spec, encoder)
+    model = read_model(run, spec, choose_device(device), encoder)
+    model = dataclasses.replace(model, transform=_transform(run, spec))
+    with explaining(run):
+        fitted = _with_examples(run, model, spec)
     return LoadedRun(path, fitted, config, version_differences(config["versions"]))
 
 
@@ -120,16 +133,6 @@ def write_fitted(run: Run, fitted: FittedModel) -> None:
     run.write("examples.json", dataclasses.asdict(fitted.examples) | {"classes": classes})
 
 
-def read_fitted(run: Run, device: torch.device, encoder: nn.Module | None = None) -> FittedModel:
-    """The fitted model of a run; ``encoder`` is the user's own module, for a run that was trained with one."""
-    _check_files(run, REQUIRED)
-    spec = read_spec(run)
-    _check_module(run, spec, encoder)
-    model = dataclasses.replace(read_model(run, spec, device, encoder), transform=_transform(run, spec))
-    with explaining(run):
-        return _with_examples(run, model, spec)
-
-
 def read_model(run: Run, spec: ModelSpec, device: torch.device, encoder: nn.Module | None = None) -> Model:
     """The model of a run without its examples and its backbone; a run that is still being trained has one."""
     tensors, _ = run.read_tensors("model.safetensors")
@@ -144,15 +147,6 @@ def read_model(run: Run, spec: ModelSpec, device: torch.device, encoder: nn.Modu
         with _fitting(run, "model.safetensors"):
             model.embed(torch.zeros(1, *spec.inputs))
     return model
-
-
-def _check_files(run: Run, names: tuple[str, ...]) -> None:
-    lost = [name for name in names if not run.has(name)]
-    if lost:
-        raise RunError(
-            f"{run.path} holds no {', '.join(lost)}: training has not ended, or files were lost. Continue it with the "
-            "same 'semimetric fit' and --resume."
-        )
 
 
 @contextmanager

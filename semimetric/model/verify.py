@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from semimetric.core.errors import RunError
 from semimetric.core.locks import NAME as LOCK
@@ -52,10 +51,10 @@ def _advice(run: Run, files: dict[str, State]) -> str:
     damaged = [name for name, state in files.items() if state in ("damaged", "missing")]
     if "config.json" in damaged:
         return "Without its config.json nothing of the run can be made again. Restore it from a copy, or fit again."
-    if damaged and _kind(run) == "estimator":
+    if damaged and run.config().get("kind") == "estimator":
         return "Save the estimator again, or restore the files from a copy."
-    lost = [name for name in damaged if name in CONTINUED] if run.has("checkpoint.safetensors") else []
-    lost += [name for name in ("checkpoint.safetensors",) if name in damaged and name not in lost]
+    kept = CONTINUED if run.has("checkpoint.safetensors") else ("checkpoint.safetensors",)
+    lost = [name for name in damaged if name in kept]
     again = [name for name in damaged if name not in lost]
     told = []
     if begun := [name for name, state in files.items() if state == "interrupted"]:
@@ -68,7 +67,3 @@ def _advice(run: Run, files: dict[str, State]) -> str:
     if again and not lost:
         told.append(f"The same 'semimetric fit' with --resume makes again: {', '.join(again)}.")
     return " ".join(told) or "All files are as they were written."
-
-
-def _kind(run: Run) -> Any:
-    return run.config().get("kind")

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,8 @@ class Page:
             try:
                 await self._follow(process, {"epoch": out / "metrics.jsonl", "judging": said})
             finally:
-                self._stop(process)
+                process.terminate()
+                process.wait()
                 self.process = None
             if not answer.exists():
                 ended = f"ended with code {process.returncode}. Is memory short?"
@@ -134,11 +136,6 @@ class Page:
                 return
             await asyncio.sleep(POLL)
 
-    def _stop(self, process: subprocess.Popen[bytes]) -> None:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
-
 
 def is_finished(run: Path) -> bool:
     """Whether the training of a run has ended and all of it is written; the result is the last file."""
@@ -148,7 +145,5 @@ def is_finished(run: Path) -> bool:
 def next_run(labels: Path) -> Path:
     """The first free folder for a run that learns from these labels: RUN-again-1, RUN-again-2, ..."""
     name = labels.name.removesuffix(SUFFIX)
-    number = 1
-    while os.path.lexists(labels.with_name(f"{name}-again-{number}")):
-        number += 1
-    return labels.with_name(f"{name}-again-{number}")
+    places = (labels.with_name(f"{name}-again-{number}") for number in count(1))
+    return next(place for place in places if not os.path.lexists(place))
