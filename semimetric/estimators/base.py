@@ -110,12 +110,6 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
         self.adopt(fitted, classes, plan)
         return self
 
-    @property
-    def learned_(self) -> FittedModel:
-        """Deprecated name of ``fitted_``."""
-        warnings.warn("learned_ is called fitted_ now.", DeprecationWarning, stacklevel=2)
-        return self.fitted_
-
     def adopt(self, fitted: FittedModel, classes: Array, plan: Plan) -> None:
         """Take over a fitted model."""
         self.classes_ = classes
@@ -305,8 +299,7 @@ class MetricEstimator(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transfor
 
     def _html_repr(self) -> str:
         """The diagram of scikit-learn and, once fitted, a small map of the training examples."""
-        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # it looks at every attribute
-            drawn: str = super()._html_repr()
+        drawn: str = super()._html_repr()
         return drawn + small_map(self.fitted_) if hasattr(self, "fitted_") else drawn
 
     @property

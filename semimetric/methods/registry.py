@@ -80,10 +80,7 @@ def check_method(kind: Any) -> None:
     missing = [name for name in required if not hasattr(kind, name)] + sorted(kind.__abstractmethods__)
     if missing:
         raise InputError(f"method class {kind.__name__} lacks {', '.join(missing)}. Define them in the class.")
-    renamed = {"prepare": "on_fit_begin", "begin_epoch": "on_epoch_begin", "in_use": "on_epoch_end"}
     bases = {"update_metric": LearnsMetric, "posteriors": PredictsClasses, "teach": LearnsFromAverage}
-    for name in (name for name in renamed if hasattr(kind, name)):
-        raise InputError(f"{kind.__name__}.{name} is never called. Call it {renamed[name]}.")
     for name in (name for name, base in bases.items() if hasattr(kind, name) and not issubclass(kind, base)):
         raise InputError(f"{kind.__name__}.{name} is never called. Derive the class from {bases[name].__name__}.")
     if not (isinstance(kind.Settings, type) and dataclasses.is_dataclass(kind.Settings)):

@@ -148,9 +148,3 @@ def test_parameters_of_the_estimator_are_no_settings(iris: tuple[np.ndarray, np.
         SemiMetric(settings={"labels_per_class": 3}).fit(*iris)
     with pytest.raises(InputError, match="k must be a whole number, got 'a'"):
         LRML(k="a").fit(*iris)
-
-
-def test_the_old_name_of_the_fitted_model_still_answers(iris: tuple[np.ndarray, np.ndarray]) -> None:
-    model = LRML().fit(*iris)
-    with pytest.warns(DeprecationWarning, match="learned_ is called fitted_"):
-        assert model.learned_ is model.fitted_
