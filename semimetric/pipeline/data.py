@@ -130,10 +130,10 @@ def samples_of(collection: Collection) -> Samples:
 
 
 def read_inputs(
-    collection: Collection, transform: PhotoTransform | None, device: torch.device, progress: Progress | None = None
+    collection: Collection, transform: PhotoTransform | None, device: torch.device
 ) -> tuple[Collection, Tensor]:
     """Inputs (n, ...) of a collection in memory, and the collection without what cannot be decoded."""
-    kept, inputs = read_all_inputs(collection, transform, device, progress, in_memory=True)
+    kept, inputs = read_all_inputs(collection, transform, device, in_memory=True)
     assert isinstance(inputs, Tensor)
     return kept, inputs
 

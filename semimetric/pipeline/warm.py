@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from semimetric.core.errors import InputError
-from semimetric.core.files import sha256_of
 from semimetric.data import Preprocess, restore_preprocess
 from semimetric.data.samples import Kind
 from semimetric.data.schema import Schema
@@ -123,4 +122,4 @@ def read_start(path: Path) -> Start:
         preprocess, schema = restore_preprocess(spec.preprocess, scaling), read_schema(run, prod(spec.shape))
     classes = tuple(read_fields(run, "examples.json")["classes"])
     found = (plan, spec, preprocess, tensors, classes, schema, has_own_files(run))
-    return Start(path, sha256_of(path / "model.safetensors"), *found)
+    return Start(path, run.digest("model.safetensors"), *found)
