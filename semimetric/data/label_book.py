@@ -174,7 +174,10 @@ class BookFile:
         """Return True if another program has written to the book, or made it, since the last call."""
         with self._lock, self._explained("read"):
             if self._place is None and os.path.lexists(self.path):
-                self.adopt()
+                try:
+                    self.adopt()
+                except InputError as error:  # a file of others, made since this one was opened
+                    raise MovedError(self.path, "taken by another file") from error
                 return True
             before, self._version = self._version, _only(self.db, "PRAGMA data_version")
             return before != self._version
@@ -341,5 +344,5 @@ def _check_whole(db: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError(state.splitlines()[0])
     for table in ("classes", "events"):
         for *row, crc in db.execute(f"SELECT * FROM {table}"):
-            if crc_of(row) != crc:
+            if crc_of(row) != crc or any(isinstance(value, bytes) for value in row):
                 raise sqlite3.DatabaseError(f"row {row[0]} of {table} does not fit its checksum")
