@@ -147,6 +147,35 @@ def test_nothing_is_called_saved_after_the_file_was_moved(how: str, path: Path) 
     assert opened(path).labels == ["red", "red", "green", "blue"]
 
 
+def test_nothing_is_called_saved_after_a_damaged_file_was_chosen(path: Path) -> None:
+    book = opened(path)
+    book.label([1], "red", "me")
+    content = bytearray(path.read_bytes())
+    content[5000] ^= 1
+    path.unlink()
+    path.write_bytes(content[:8192])
+    for act in (lambda: book.label([2], "green", "me"), lambda: book.choose("use"), lambda: book.label([2], "x", "me")):
+        with pytest.raises(RunError):
+            act()
+    assert book.labels == ["red", "red", None, "blue"]
+    path.unlink()
+    book.choose("write")
+    assert opened(path).labels == ["red", "red", None, "blue"]
+
+
+def test_all_of_a_book_is_in_one_file_even_if_another_program_wanted_more(path: Path) -> None:
+    opened(path).label([1], "red", "me")
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.close()
+    book = opened(path)
+    book.label([2], "green", "me")
+    assert [*path.parent.iterdir()] == [path]
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    assert opened(copy).labels == ["red", "red", "green", "blue"]
+
+
 def test_a_file_that_was_put_back_is_gone_on_with(path: Path) -> None:
     book = opened(path)
     book.label([1], "red", "me")
