@@ -278,14 +278,8 @@ def test_a_network_that_describes_photographs_may_be_damaged_as_well(tmp_path: P
     assert "holds no backbone.safetensors" in semimetric("suggest", tmp_path / "run").sentence()
 
 
-@pytest.mark.parametrize(
-    ("name", "may_lack"),
-    [
-        ("model.json", "module backbone fit frozen_share mirror"),
-        ("examples.json", "source label_column id_column suggested"),
-    ],
-)
-def test_fields_of_something_else_are_refused(copied: Path, name: str, may_lack: str) -> None:
+@pytest.mark.parametrize("name", ["model.json", "examples.json"])
+def test_fields_of_something_else_are_refused(copied: Path, name: str) -> None:
     content = json.loads((copied / name).read_text())
     for field in content:
         for value in (None, {}, 7.5, "other"):
@@ -296,11 +290,8 @@ def test_fields_of_something_else_are_refused(copied: Path, name: str, may_lack:
                     sm.load(copied)
         (copied / name).write_text(json.dumps({key: content[key] for key in content if key != field}))
         reseal(copied)
-        if field in may_lack.split():
+        with pytest.raises(RunError):
             sm.load(copied)
-        else:
-            with pytest.raises(RunError):
-                sm.load(copied)
 
 
 def test_examples_of_a_model_that_was_trained_on_are_refused(copied: Path) -> None:
@@ -353,7 +344,7 @@ def test_another_version_is_told(copied: Path) -> None:
     done = semimetric("suggest", copied)
     assert done.code == 0
     assert done.err.startswith("note: the run was written with semimetric 0.0.1 (here ")
-    del config["versions"]
+    del config["versions"]["torch"]
     (copied / "config.json").write_text(json.dumps(config))
     reseal(copied)
     with pytest.warns(VersionWarning, match="torch unknown"):

@@ -367,6 +367,7 @@ def test_labels_are_kept_in_the_window_while_they_cannot_be_saved(planted: Path,
         page.keyboard.type("12")
         page.wait_for_function("document.getElementById('held').textContent.includes('does not answer')")
         assert page.locator("#held .count").inner_text() == "2 labels are kept in this window."
+        assert page.inner_text("#status") == "Not saved yet: 2 labels"
         page.get_by_text("Discard").click()
         assert page.locator("#held").is_hidden()
     finally:

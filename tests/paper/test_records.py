@@ -62,7 +62,7 @@ def test_a_write_that_fails_leaves_the_results_before_it(tmp_path: Path, monkeyp
     records = Records(tmp_path)
     records.add(record("a"))
 
-    def full(path: Path, text: str, encoding: str) -> int:
+    def full(path: Path, text: str, *_: str) -> int:
         path.write_bytes(text.encode()[:20])
         raise OSError(28, "No space left on device")
 

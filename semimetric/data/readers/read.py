@@ -41,12 +41,10 @@ def read_collection(
     labels : Path, optional
         A list of labels for a folder: .csv or .tsv with a column of paths (path, file, filename, image or name),
         relative to the folder or to the list, and one of labels (label, class, species or category). The names of
-        sub-folders mean nothing then, and images that the list does not have are unlabelled. A file with two
-        different labels is left out. Or the label book of a run, for a folder or a table: a label goes with the name
-        and the content of its example, or with the content, if only one example has it.
+        sub-folders mean nothing then, images that it does not list are unlabelled, and a file with two different
+        labels is left out. Or the label book of a run, for a folder or a table, by name and content of the examples.
     label_column : str, optional
-        The column (of .npz the array) with the labels. Of a table it is label, labels, y, class or target, if left
-        out.
+        The column (of .npz the array) with the labels; of a table label, labels, y, class or target, if left out.
     id_column : str, optional
         The column (of .npz the array) with a name for each row, of ``labels`` the one with the paths. Of a table it
         is id, if left out; rows without get their number, in text as a spreadsheet counts, else from 0.

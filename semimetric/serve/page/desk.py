@@ -53,10 +53,10 @@ class Desk:
         self.run, self.data_dir, self.source = run, data_dir, source
         self.pictures: Pictures = open_pictures(self.loaded, data_dir, source)
         found = of_run(self.fitted)
-        self.names, self.trained_classes = tuple(found[0]), found[3]
+        self.names, self.trained_classes = tuple(found.names), found.classes
         self.book = book or open_book(run, self.fitted, self.pictures)
         if book is not None:
-            book.grow(*found, self.pictures.digest)
+            book.grow(found, self.pictures.digest)
         self.small = lru_cache(4096)(self._small)
         self._queueing = Lock()
         self._queued: tuple[tuple[int, int, int], list[dict[str, Any]]] = (0, 0, 0), []
