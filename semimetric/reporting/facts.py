@@ -101,9 +101,8 @@ class RunFacts:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Names of the examples, or their numbers."""
-        count = len(self.loaded.fitted.labels)
-        return self.loaded.fitted.examples.names or tuple(map(str, range(count)))
+        """Names of the examples."""
+        return self.loaded.fitted.examples.names
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
