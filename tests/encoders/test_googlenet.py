@@ -356,7 +356,7 @@ def test_what_is_refused_and_how(tmp_path: Path) -> None:
             network(torch.zeros(shape))
     with pytest.raises(InputError, match=r"normalised floating-point numbers, got torch\.uint8"):
         network(torch.zeros(2, 3, 64, 64, dtype=torch.uint8))
-    with pytest.raises(InputError, match="not there"):
+    with pytest.raises(InputError, match="does not exist"):
         load_googlenet(tmp_path / "none.npz")
     tensors = bvlc_weights(0)
     other = write_npz(tmp_path / "other.npz", {"conv1.weight": torch.zeros(2)})

@@ -249,7 +249,7 @@ def test_by_name(tmp_path: Path) -> None:
     assert torch.allclose(rows, nn.functional.normalize(sum(rmac(one) for one in maps), dim=1), atol=1e-5)
     with pytest.raises(InputError, match="'googlenet-rmac' needs colour images"):
         build_encoder("googlenet-rmac", (3, 32, 32), 0)
-    with pytest.raises(InputError, match="not there"):
+    with pytest.raises(InputError, match="does not exist"):
         build_encoder("googlenet-rmac", (3, 64, 64), 0, weights=tmp_path / "none.npz")
 
 
