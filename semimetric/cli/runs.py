@@ -52,10 +52,6 @@ SHOWN = 3
 """Unreadable files that the terminal shows; --json has all."""
 
 
-def _same_command() -> str:
-    return "the same command continues"
-
-
 def search(
     run: RunFolder,
     queries: Annotated[
@@ -142,7 +138,7 @@ def embed(
     from semimetric.serve.embed import embed_to, new_examples
 
     source, target = Path(data), Path(out)
-    with showing_progress(_same_command, quiet, verbose) as progress:
+    with showing_progress(lambda: "the same command continues", quiet, verbose) as progress:
         loaded = load(run, device)
         examples = new_examples(loaded, source, label_column, id_column, progress)
         embedded = embed_to(loaded, examples, target, progress, inputs_of(source), replace, raw)

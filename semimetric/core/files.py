@@ -179,17 +179,14 @@ def check_outputs(folder: Path, names: Iterable[str], replace: bool = False) -> 
 
 def refuse_in_run(out: Path, option: str = "--out") -> None:
     """Refuse a place inside of a run folder."""
-    run = next((folder for folder in out.resolve().parents if _holds_run(folder)), None)
+    marks = ("config.json", "model.safetensors")
+    run = next((folder for folder in out.resolve().parents if all((folder / name).is_file() for name in marks)), None)
     if run is not None:
         raise InputError(f"{option} {str(out)!r} lies inside the run {str(run)!r}. Name a place elsewhere.")
 
 
 def _same_file(one: Path, other: Path) -> bool:
     return one.resolve() == other.resolve() or (one.exists() and other.exists() and one.samefile(other))
-
-
-def _holds_run(folder: Path) -> bool:
-    return all((folder / name).is_file() for name in ("config.json", "model.safetensors"))
 
 
 def _umask() -> int:

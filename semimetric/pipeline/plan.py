@@ -204,7 +204,7 @@ class Plan:
     def from_dict(cls, values: Mapping[str, Any], version: str = "unknown") -> Plan:
         """The plan of a run; ``version`` is the one that wrote it, for the error."""
         try:
-            groups = groups_of(values["method"])
+            groups = GROUPS | {"method_settings": METHODS.find(values["method"]).Settings}
             built: dict[str, Any] = {
                 name: None if values[name] is None else build_settings(kind, values[name], name)
                 for name, kind in groups.items()
@@ -224,11 +224,6 @@ GROUPS: dict[str, type[Any]] = {
     "pretraining": PretrainSettings,
 }
 """Settings that do not belong to a method, by the field of ``Plan`` that holds them."""
-
-
-def groups_of(method: str) -> dict[str, type[Any]]:
-    """The classes of all settings of a fit, by the field of ``Plan`` that holds them."""
-    return GROUPS | {"method_settings": METHODS.find(method).Settings}
 
 
 OF_OWN_NETWORK = ("encoder", "weights", "side", "preprocess", "frozen_share", "mirror")

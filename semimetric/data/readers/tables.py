@@ -48,19 +48,20 @@ class _Table:
 class _Rows:
     """N rows of a file: their numbers there, encoded features (N, d), and labels and ids (N,) where there are any.
 
-    ``known`` (N,) tells which rows have a value at all.
+    ``values`` and ``texts`` are the columns before they were encoded; ``known`` (N,) tells which rows have a value.
     """
 
     source: Path
     numbers: Sequence[int]
     schema: Schema
+    values: Sequence[Array]
     features: Array
     known: Array
     labels: Sequence[object] | None = None
     ids: Sequence[object] | None = None
     skipped: dict[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    digests: Sequence[str] = ()
+    texts: Sequence[Sequence[str]] = ()
 
 
 def read_table(source: Path, label_column: str | None, id_column: str | None, choice: ColumnChoice) -> Collection:
@@ -72,7 +73,9 @@ def read_table(source: Path, label_column: str | None, id_column: str | None, ch
             )
         matrix, labels, ids = read_arrays(source, label_column, id_column)
         schema = fit_array(matrix)
-        return _collection(_array_rows(source, schema, matrix, schema.encode_matrix(matrix), labels, ids))
+        return _collection(
+            _Rows(source, range(len(matrix)), schema, list(matrix.T), *schema.encode_matrix(matrix), labels, ids)
+        )
     table = _read(source)
     label = _label_column(list(table.columns), label_column, source)
     unclaimed = [name for name in table.columns if name != label]
@@ -105,7 +108,8 @@ def read_new_table(
     """
     if source.suffix.lower() in ARRAY_SUFFIXES:
         matrix, labels, ids = read_arrays(source, label_column, id_column)
-        return _collection(_array_rows(source, schema, matrix, _encoded(schema, matrix, source), labels, ids))
+        encoded = _encoded(schema, matrix, source)
+        return _collection(_Rows(source, range(len(matrix)), schema, list(matrix.T), *encoded, labels, ids))
     table = _read(source)
     others = [name for name in table.columns if name not in schema.names]
     label = find_column(others, label_column, [*filter(None, usual[:1]), *LABEL_COLUMNS], "label_column", source)
@@ -140,22 +144,9 @@ def _rows_of(
 ) -> _Rows:
     labels, ids = (None if name is None else table.columns[name].values() for name in (label, identifier))
     encoded = schema.encode(raw, len(table.numbers))
-    numbers = [raw[column.name].numbers for column in schema.columns if column.kind == "numeric"]
+    values = [raw[column.name].numbers for column in schema.columns if column.kind == "numeric"]
     texts = [raw[column.name].texts for column in schema.columns if column.kind != "numeric"]
-    digests = digests_of_rows(numbers, texts, len(table.numbers))
-    return _Rows(table.source, table.numbers, schema, *encoded, labels, ids, table.skipped, notes, digests)
-
-
-def _array_rows(
-    source: Path,
-    schema: Schema,
-    matrix: Array,
-    encoded: tuple[Array, Array],
-    labels: Sequence[object] | None,
-    ids: Sequence[object] | None,
-) -> _Rows:
-    digests = digests_of_rows(list(matrix.T), (), len(matrix))
-    return _Rows(source, range(len(matrix)), schema, *encoded, labels, ids, digests=digests)
+    return _Rows(table.source, table.numbers, schema, values, *encoded, labels, ids, table.skipped, notes, texts)
 
 
 def _encoded(schema: Schema, matrix: Array, source: Path) -> tuple[Array, Array]:
@@ -255,6 +246,7 @@ def _collection(rows: _Rows) -> Collection:
             + " ".join(line.strip() for line in skipped_lines(skipped))
         )
     labels = [None] * len(names) if rows.labels is None else label_texts(rows.labels)
+    digests = digests_of_rows(rows.values, rows.texts, len(names))
     return Collection(
         tuple(names[row] for row in kept),
         tuple(labels[row] for row in kept),
@@ -265,7 +257,7 @@ def _collection(rows: _Rows) -> Collection:
         (*placeholder_notes(raw_texts(rows.labels or ())), *rows.notes),
         rows.schema,
         _order(rows, names),
-        digests=tuple(rows.digests[row] for row in kept.tolist()),
+        digests=tuple(digests[row] for row in kept),
     )
 
 
