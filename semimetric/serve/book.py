@@ -78,8 +78,12 @@ class LabelBook:
         classes: Sequence[str] = (),
         digests: Sequence[str] = (),
         digest: Callable[[int], str | None] | None = None,
+        learned: Mapping[str, tuple[int, str]] | None = None,
     ) -> None:
-        """Take in what a run has beyond the examples of this book, which are its first; another run is refused."""
+        """Take in what a run has beyond the examples of this book, which are its first; another run is refused.
+
+        ``learned`` are the ``identities`` of the classes when the run learned them.
+        """
         with self._lock:
             known = len(self.names)
             if tuple(names[:known]) != self.names:
@@ -90,23 +94,26 @@ class LabelBook:
             for row, label in enumerate(labels[known:], known):
                 self.sources.append("" if label is not None and row not in suggested else SUGGESTED)
                 self.labels.append(None)
-            self._brought = known, list(labels), list(classes), list(digests)
+            self._brought = known, list(labels), list(classes), list(digests), dict(learned or {})
             self._bring()
 
     def _bring(self) -> None:
         """Note the labels and classes of the run where the book does not have them, and take all labels in."""
-        first, labels, classes, digests = self._brought
+        first, labels, classes, digests, learned = self._brought
         query = "SELECT example, digest, (SELECT name FROM classes c WHERE c.class = e.class) FROM events e "
         with self._lock:
             found = self.file.rows(query + "WHERE person = '' AND example IS NOT NULL ORDER BY number")
             before = {(example, digest): label for example, digest, label in found}
             keys = [(name, digests[row] if digests else None) for row, name in enumerate(self.names)]
             new = [row for row in range(first, len(labels)) if before.get(keys[row]) != labels[row]]
-            firsts = {name for (name,) in self.file.rows("SELECT name FROM classes")}
+            pairs = self.file.rows("SELECT class, name FROM classes")
+            known = {name: pair[0] for name, pair in learned.items() if pair in pairs}
+            firsts = {name for _, name in pairs} | known.keys()
             added = [name for name in dict.fromkeys((*classes, *filter(None, labels))) if name not in firsts]
             if new or added:
                 with self.file.step(RUN) as step:
-                    numbers = {name: step.class_of(name, added) for name in dict.fromkeys((*added, *labels)) if name}
+                    wanted = dict.fromkeys(filter(None, (*added, *labels)))
+                    numbers = {name: known.get(name) or step.class_of(name, added) for name in wanted}
                     for row in new:
                         label = labels[row]
                         event, of = ("clear", None) if label is None else ("label", numbers[label])
@@ -225,10 +232,20 @@ class LabelBook:
         """The classes in use, in the order in which they were made."""
         return [found for found in self.file.classes() if found.used]
 
-    def names_of(self, classes: Sequence[str]) -> list[str | None]:
-        """What classes of the run are called now; None for one that was deleted."""
-        now = dict(self.file.rows("SELECT first, name FROM first_names"))
-        return [now.get(name) for name in classes]
+    def identities(self) -> dict[str, tuple[int, str]]:
+        """Number and first name of each class in use, by its name now: neither changes."""
+        query = "SELECT n.name, class, c.name FROM class_names n JOIN classes c USING (class) WHERE n.used"
+        return {name: (number, first) for name, number, first in self.file.rows(query)}
+
+    def names_of(
+        self, classes: Sequence[str], learned: Mapping[str, tuple[int, str]] | None = None
+    ) -> list[str | None]:
+        """What classes of a run are called now; None for one that was deleted. ``learned`` is as for ``grow``."""
+        rows = self.file.rows("SELECT class, first, name FROM first_names ORDER BY class DESC")
+        now: dict[object, str] = {(number, first): name for number, first, name in rows}
+        firsts = {first: (number, first) for number, first, _ in rows}  # of two classes the older one is the run's
+        found = (((learned or {}).get(name), firsts.get(name)) for name in classes)
+        return [now.get(pair if pair in now else first) for pair, first in found]
 
     @property
     def labelled(self) -> int:

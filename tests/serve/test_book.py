@@ -124,6 +124,30 @@ def test_labels_of_the_run_follow_names_that_people_gave(path: Path) -> None:
     assert again.undo("me").rows == (0, 4)
 
 
+def test_classes_of_a_run_are_told_apart_by_more_than_their_names(path: Path) -> None:
+    """A run that learns from the book knows the names of that moment; the book's own run knows the first ones."""
+    book = opened(path)
+    book.rename_class("red", "crimson", "me")
+    book.label([1], "red", "me")  # another class
+    assert book.names_of(["blue", "red"]) == ["blue", "crimson"]
+    learned = book.identities()
+    book.rename_class("crimson", "ruby", "me")
+    book.grow(NAMES, ("crimson", "red", None, "blue"), (), ("blue", "crimson", "red"), learned=learned)
+    assert names(book) == [("blue", "1"), ("ruby", "2"), ("red", "3")]  # and no new class "crimson"
+    assert book.names_of(["blue", "crimson", "red"], learned) == ["blue", "ruby", "red"]
+    book.grow((*NAMES, "e"), (*GIVEN, "red"), classes=("blue", "red"))
+    assert book.labels == ["ruby", "red", None, "blue", "ruby"]
+
+
+def test_a_class_of_the_run_comes_back_where_another_one_took_its_name(path: Path) -> None:
+    book = opened(path)
+    book.rename_class("red", "crimson", "me")
+    book.delete_class("crimson", "me")
+    book.rename_class("blue", "crimson", "me")
+    again = LabelBook(path, (*NAMES, "e"), (*GIVEN, "red"), classes=("blue", "red"))
+    assert again.labels[3:] == ["crimson", "red"]
+
+
 def test_two_servers_on_one_book_see_all_events(path: Path) -> None:
     one, other = opened(path), opened(path)
     one.label([1], "red", "me")
