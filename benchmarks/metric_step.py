@@ -11,6 +11,9 @@ autodiff  torch, the cost only; pymanopt differentiates it
 
 pymanopt counts the start as its first iteration, so it is given one more than we are. The number of steps made is
 checked: a comparison of unequal work is refused.
+
+With --threads it times our metric step alone, with one BLAS thread and with as many as BLAS takes by itself (one for
+each processor), in turns: first as the machine is, then beside as many busy processes as it has processors.
 """
 
 from __future__ import annotations
@@ -20,8 +23,11 @@ import math
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,8 +43,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor
 
 from semimetric.core.files import write_json
-from semimetric.metric import minimize_angular, random_orthonormal
+from semimetric.metric import host_solver, minimize_angular, random_orthonormal
 
+SIZES = (100, 500, 2_000, 10_000, 50_000)
 D, COMPONENTS, TRIPLETS, ALPHA, STEPS = 128, 64, 100, 40.0, 10
 TAU = math.tan(math.radians(ALPHA)) ** 2
 Array = npt.NDArray[np.float64]
@@ -63,7 +70,7 @@ class Outcome(NamedTuple):
 Solver = Callable[[], Outcome]
 
 
-def make_problem(seed: int) -> Problem:
+def make_problem(seed: int, triplets: int = TRIPLETS) -> Problem:
     """Start and triplets from ten noisy clusters on the unit sphere; positives share the anchor's cluster."""
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(10, D, generator=generator, dtype=torch.float64)
@@ -72,8 +79,8 @@ def make_problem(seed: int) -> Problem:
         noise = torch.randn(len(clusters), D, generator=generator, dtype=torch.float64)
         return torch.nn.functional.normalize(centres[clusters] + noise, dim=1)
 
-    own = torch.randint(10, (TRIPLETS,), generator=generator)
-    other = (own + torch.randint(1, 10, (TRIPLETS,), generator=generator)) % 10
+    own = torch.randint(10, (triplets,), generator=generator)
+    other = (own + torch.randint(1, 10, (triplets,), generator=generator)) % 10
     start = random_orthonormal(D, COMPONENTS, generator)
     return Problem(start, sample(own), sample(own), sample(other))
 
@@ -228,11 +235,49 @@ def print_table(rows: list[dict[str, float]], summary: dict[str, float]) -> None
         print(f"{title:<20}{summary[f'{name}_ms']:8.2f}{summary.get(f'{name}_time_ratio', 1.0):8.2f}  {costs}")
 
 
+@contextmanager
+def busy_processes() -> Iterator[None]:
+    """Beside as many processes that only count as there are processors."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def measure_threads(repeats: int) -> list[dict[str, Any]]:
+    """Median milliseconds of the metric step by size, machine and threads of BLAS, with the load average before."""
+    host_solver.ONE_THREAD_PRODUCT = 0  # or it would take one thread itself
+    rows: list[dict[str, Any]] = []
+    for name, beside in {"alone": nullcontext, "busy": busy_processes}.items():
+        for triplets in SIZES:
+            solve = ours(make_problem(0, triplets))
+            times: dict[str, list[float]] = {"one": [], "all": []}
+            row: dict[str, Any] = {"machine": name, "triplets": triplets, "load": os.getloadavg()[0]}
+            with beside():
+                for _ in range(repeats):
+                    for threads, of in times.items():
+                        with threadpool_limits(1 if threads == "one" else os.cpu_count(), user_api="blas"):
+                            begin = time.perf_counter()
+                            solve()
+                        of.append(1e3 * (time.perf_counter() - begin))
+            row |= {f"{threads}_ms": statistics.median(of) for threads, of in times.items()}
+            row |= {f"{threads}_worst_ms": max(of) for threads, of in times.items()}
+            rows.append(row)
+            print(
+                " ".join(f"{key}={value:.4g}" if isinstance(value, float) else f"{value}" for key, value in row.items())
+            )
+    return rows
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--repeats", type=int, default=40, help="timed solves per problem and solver")
     options.add_argument("--problems", type=int, default=5, help="how many random problems")
+    options.add_argument("--threads", action="store_true", help="one BLAS thread against all, alone and busy")
     options.add_argument("--out", type=Path, help="JSON file to write")
     return options
 
@@ -241,6 +286,13 @@ def main() -> None:
     """Measure, print a table and, if asked, write the JSON."""
     arguments = parser().parse_args()
     torch.set_num_threads(1)
+    if arguments.threads:
+        setting = {"d": D, "l": COMPONENTS, "alpha": ALPHA, "steps": STEPS}
+        report = {"command": command(), "machine": describe_machine(), "setting": setting}
+        report["measured"] = measure_threads(arguments.repeats)
+        if arguments.out:
+            write_json(arguments.out, report)
+        return
     with threadpool_limits(1):
         rows = [measure(seed, arguments.repeats) for seed in range(arguments.problems)]
         machine = describe_machine()

@@ -51,6 +51,16 @@ def test_the_python_of_a_page_runs(name: str, tmp_path: Path, monkeypatch: pytes
     assert run_program(code, tmp_path, said) == 0, said.read_text()
 
 
+def test_every_promise_of_the_security_page_names_a_test_that_is_there() -> None:
+    table = (ROOT / "SECURITY.md").read_text().split("## What is promised")[1].split("## ")[0]
+    promises = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(promises) >= 10
+    for promise in promises:
+        named = re.findall(r"`(tests/[^`]+)`", promise)
+        assert named, promise
+        assert all((ROOT / name).is_file() for name in named), promise
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_only_a_block_of_python_is_marked_as_not_run_and_with_a_reason(page: str) -> None:
     reasons = [block["reason"] for block in BLOCK.finditer(PAGES[page]) if block["reason"] is not None]

@@ -80,17 +80,34 @@ def main() -> None:
         code = 0
     except SystemExit as ended:
         code = ended.code
-    except BaseException:  # a library that is being imported may turn the interruption into another error
+    except BaseException as error:  # a library that is being imported may turn the interruption into another error
         if not _state["asked"]:
             _ignore_signals()
-            raise
-        code = INTERRUPTED
+            if (sentence := out_of_memory(error)) is None:
+                raise
+            sys.stderr.write(f"error: {sentence}\n")
+        code = INTERRUPTED if _state["asked"] else 2
     _ignore_signals()
     if _state["asked"] and code:
         code = INTERRUPTED
         if not _state["told"]:
             tell_interrupted()
     _leave(code)
+
+
+NO_MEMORY = ("memory", "bad_alloc", "can't start new thread", "failed to map segment")
+"""What errors say that there is no memory for an array, a thread or a library."""
+
+
+def out_of_memory(error: BaseException) -> str | None:
+    """Return the sentence of an error if it is that memory ran out, and forget what was in memory where it occurred."""
+    said = str(error).strip().rpartition("\n")[2].rstrip(".")
+    if not (isinstance(error, MemoryError) or any(sign in said for sign in NO_MEMORY)):
+        return None
+    found: BaseException | None = error
+    while found is not None:
+        found.__traceback__, found = None, found.__context__
+    return f"memory ran out{said and ': '}{said}. Use smaller batches, fewer examples or smaller settings."
 
 
 def _ignore_signals() -> None:

@@ -25,7 +25,7 @@ from semimetric.cli.console import (
 )
 from semimetric.cli.runs import IdColumn, LabelColumn, LabelFile, load
 from semimetric.core.errors import InputError
-from semimetric.core.files import check_output
+from semimetric.core.files import check_outputs
 from semimetric.reporting.tables import evaluation_table, score_table
 
 SHOWN = 10
@@ -87,7 +87,8 @@ def evaluate(
         _print_benchmark(outcome, as_json)
         return
     _refuse_for_data(components, data_dir, weights, descriptors)
-    _check_folder(out, replace)
+    if out is not None:
+        check_outputs(out, FILES, replace)
     from semimetric.serve.embed import new_examples
     from semimetric.serve.evaluate import evaluate_collection
 
@@ -111,17 +112,6 @@ def _refuse_for_data(*given: object) -> None:
             "--components, --weights, --descriptors and --data-dir are for the test set of a benchmark. Leave them or "
             "DATA out."
         )
-
-
-def _check_folder(out: Path | None, replace: bool) -> None:
-    """Refuse a folder for the outputs that cannot be made, or that has one of them."""
-    if out is None:
-        return
-    if not out.is_dir():
-        check_output(out)
-        return
-    for name in FILES:
-        check_output(out / name, replace=replace)
 
 
 def _write(found: Any, out: Path) -> list[Path]:

@@ -26,6 +26,7 @@ from semimetric.cli.options import Components, ConfigFile, HelpAll, with_setting
 from semimetric.cli.outcome import report
 from semimetric.cli.ranks import Devices, Nodes, Ranks, Rendezvous, working_together
 from semimetric.core.errors import InputError
+from semimetric.core.threads import bound_threads
 from semimetric.core.toml import as_toml
 from semimetric.methods.registry import METHODS
 
@@ -42,7 +43,10 @@ Dataset = Annotated[
 ]
 Labels = Annotated[
     Path | None,
-    typer.Option(help="CSV file with the labels of photographs, columns path and label.", rich_help_panel="Own data"),
+    typer.Option(
+        help="CSV file with the labels of photographs (columns path and label), or the label book of a run.",
+        rich_help_panel="Own data",
+    ),
 ]
 LabelColumn = Annotated[
     str | None, typer.Option(help="Column with the labels; empty is unlabelled.", rich_help_panel="Own data")
@@ -81,7 +85,7 @@ From = Annotated[
     ),
 ]
 Threads = Annotated[
-    int | None, typer.Option(min=1, help="CPU threads of torch; on a busy machine 1 can be several times faster.")
+    int | None, typer.Option(min=1, callback=bound_threads, help="Most CPU threads; on a busy machine 1 is faster.")
 ]
 OwnSource = Annotated[
     Path | None,
@@ -184,11 +188,9 @@ def fit(
                 check_place(job.folder(), resume)
             schema = None if request.start is None else request.start.schema
             collection = read_own_data(data, labels, *named, drop, columns, types, schema)
-            set_threads(threads)
             _fit_own(job, request, collection, data, named, strict, resume, show_settings)
         else:
             refuse_for_own_data(labels, label_column, id_column, drop, columns, types, strict, fine_tune, from_run)
-            set_threads(threads)
             _fit_benchmark(job, job.benchmark(dataset), preset, data_dir, resume, show_settings)
 
 
@@ -196,14 +198,6 @@ def given_settings(method: str, settings: dict[str, Any], components: int | None
     """The settings that the user gave, for a method that is known."""
     METHODS.check(method)
     return {name: value for name, value in (settings | {"components": components}).items() if value is not None}
-
-
-def set_threads(threads: int | None) -> None:
-    """Set the CPU threads of torch."""
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
 
 
 def refuse_for_own_data(*given: object) -> None:

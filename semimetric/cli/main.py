@@ -14,7 +14,7 @@ import typer.core
 
 import semimetric
 from semimetric.cli.console import say, show_warning, stderr
-from semimetric.cli.entry import INTERRUPTED, tell_interrupted
+from semimetric.cli.entry import INTERRUPTED, out_of_memory, tell_interrupted
 from semimetric.cli.options import for_arguments
 from semimetric.core.errors import SemimetricError
 from semimetric.core.registry import Registry
@@ -130,13 +130,11 @@ def main() -> None:
             app()
     except SemimetricError as error:
         _fail(_with_flags(str(error)), error)
-    except OSError as error:
-        _fail(f"{error}. Check that path and its permissions.", error)
-    except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "memory" not in str(error):
+    except (OSError, MemoryError, RuntimeError, ImportError) as error:
+        sentence = out_of_memory(error)
+        if sentence is None and not isinstance(error, OSError):
             raise
-        reason = str(error).splitlines()[-1]
-        _fail(f"memory ran out: {reason} Use smaller batches, fewer examples or smaller settings.", error)
+        _fail(sentence or f"{error}. Check that path and its permissions.", error)
 
 
 def _fail(sentence: str, error: BaseException) -> None:

@@ -10,7 +10,7 @@ import typer
 from semimetric.cli.console import AsJson, DataDir, RunFolder, Source, print_json, say, showing_progress
 from semimetric.cli.runs import IdColumn, LabelColumn, LabelFile
 from semimetric.core.errors import InputError
-from semimetric.core.files import check_output
+from semimetric.core.files import check_outputs
 
 Sample = Annotated[int, typer.Option(min=10, max=20000, help="Examples on the map, at most; drawn by predicted class.")]
 Placed = Annotated[
@@ -90,17 +90,21 @@ def _check_figures(user: str) -> None:
     import_extra("matplotlib", "figures", user)
 
 
+FIGURES = {"compare.html": ["curves"]}
+FIGURES["report.html"] = ["calibration", "confidence", "confusion", "curves", "map", "retrieval", "spectrum"]
+"""The pages, and the figures that they may have."""
+
+
 def _folder(folder: Path, name: str, runs: list[Path], replace: bool) -> Path:
-    """The folder for the files; one that is a run, or that holds such a file already, is refused."""
+    """The folder for a page and its figures; one that is a run, or that holds such a file already, is refused."""
     if any(folder.resolve() == run.resolve() for run in runs):
         raise InputError(f"--out {str(folder)!r} is the run itself, which is not changed. Name another folder.")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {str(folder)!r} is a file. Name a folder.")
     if folder.suffix.lower() == ".html" and not folder.exists():
         raise InputError(f"--out {str(folder)!r} must be a folder; {name} is written into it. Name a folder.")
-    if (folder / name).exists() and not replace:
-        raise InputError(f"{folder / name} exists. Replace it with --replace, or name another folder with --out.")
-    check_output(folder / name if folder.is_dir() else folder, replace=replace)
+    figures = [f"figures/{figure}.{ending}" for figure in FIGURES[name] for ending in ("png", "svg")]
+    check_outputs(folder, [name, *figures], replace)
     return folder
 
 

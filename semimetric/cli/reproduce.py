@@ -21,6 +21,7 @@ from semimetric.cli.console import (
 )
 from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError
+from semimetric.core.threads import bound_threads
 
 if TYPE_CHECKING:
     from semimetric.paper.records import Reuse
@@ -63,7 +64,7 @@ def reproduce(
     ] = None,
     device: Device = "auto",
     workers: Workers = None,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads of each fit.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, callback=bound_threads, help="CPU threads of each fit.")] = 1,
     reuse: Annotated[
         str, typer.Option(help="Results to reuse: same-code, any-code (of other versions, too) or none.")
     ] = "same-code",

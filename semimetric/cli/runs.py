@@ -230,11 +230,11 @@ def index(
     verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put the embeddings of a run into an index for fast search. After an interruption the same command continues."""
+    """Put the embeddings of a run into an index for fast search. After an interruption run the same command again."""
     from semimetric.search import build_index, check_place
 
     check_place(to, "--to").check_new(to, inputs_of(), replace, "--to", "--replace")
-    with showing_progress(_same_command, quiet, verbose) as progress:
+    with showing_progress(lambda: "run the same command again", quiet, verbose) as progress:
         fitted = load(run, "cpu").fitted
         stage = partial(progress.stage, "indexing")
         build_index(

@@ -53,6 +53,9 @@ def serve(
         key = kept if kept and is_loopback(host) else secrets.token_urlsafe(16)  # a network may have seen the old one
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}/"
+        log = desk.book.path.with_suffix(".csv")
+        if log.is_file() and not desk.book.path.exists():
+            say(f"{log} has labels of an earlier version. Take them in with: semimetric labels {run} --import {log}")
         say(f"{address}{key}/  (Ctrl-C ends; labels are in {desk.book.path})")
 
         class Server(uvicorn.Server):

@@ -44,7 +44,6 @@ from semimetric.cli.fit import (
     read_own_data,
     refuse_for_benchmarks,
     refuse_for_own_data,
-    set_threads,
 )
 from semimetric.cli.options import Components, ConfigFile, HelpAll, with_settings
 from semimetric.pipeline.study_folder import check_study
@@ -128,7 +127,6 @@ def tune(
     check_study(job.folder(), about | ({"dataset": dataset or "digits"} if data is None else {}))
     if data is None:
         refuse_for_own_data(labels, label_column, id_column, drop, columns, types, strict, fine_tune)
-        set_threads(threads)
         _tune_benchmark(job, job.benchmark(dataset), data_dir, trials)
     else:
         from semimetric.data.doubts import with_doubts
@@ -140,7 +138,6 @@ def tune(
         collection = read_own_data(data, labels, label_column, id_column, drop, columns, types)
         lists = {"drop": drop, "columns": columns, "types": types}
         options |= {name: ",".join(given) for name, given in lists.items() if given}
-        set_threads(threads)
         _tune_own(job, request, with_doubts(collection, strict), data, options, trials)
 
 

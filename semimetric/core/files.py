@@ -133,6 +133,13 @@ def clear_leftovers(folder: Path, name: str = "*") -> None:
                 os.close(handle)
 
 
+def check_input(path: Path, expected: str) -> None:
+    """Refuse what is not a plain file: nobody may ever write to a pipe, and some devices never end."""
+    if not path.is_file():
+        found = "is a folder" if path.is_dir() else "is a pipe or device" if path.exists() else "does not exist"
+        raise InputError(f"{path} {found}. Pass {expected}.")
+
+
 def check_output(
     out: Path,
     inputs: Iterable[Path] = (),
@@ -154,13 +161,29 @@ def check_output(
     clear_leftovers(out.parent, glob.escape(out.name))
     if any(_same_file(out, path) for path in inputs):
         raise InputError(f"{option} {str(out)!r} is an input of this command. Name another file.")
-    run = next((folder for folder in out.resolve().parents if _holds_run(folder)), None)
-    if run is not None and not in_run:
-        raise InputError(f"{option} {str(out)!r} lies inside the run {str(run)!r}. Name a file elsewhere.")
+    if not in_run:
+        refuse_in_run(out, option)
     if os.path.lexists(out) and not replace:
         raise InputError(f"{option} {str(out)!r} exists. Name another file, or replace it with {allow}.")
     if out.exists() and not out.is_file():
         raise InputError(f"{option} {str(out)!r} is no plain file. Name another file.")
+
+
+def check_outputs(folder: Path, names: Iterable[str], replace: bool = False) -> None:
+    """Refuse a folder that cannot be made, or in which a file of these names cannot be written or exists."""
+    if not folder.is_dir():
+        check_output(folder)
+        return
+    for path in (folder / name for name in names):
+        if os.path.lexists(path.parent):
+            check_output(path, replace=replace)
+
+
+def refuse_in_run(out: Path, option: str = "--out") -> None:
+    """Refuse a place inside of a run folder."""
+    run = next((folder for folder in out.resolve().parents if _holds_run(folder)), None)
+    if run is not None:
+        raise InputError(f"{option} {str(out)!r} lies inside the run {str(run)!r}. Name a place elsewhere.")
 
 
 def _same_file(one: Path, other: Path) -> bool:
@@ -188,7 +211,7 @@ def sha256_of(path: Path) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` atomically."""
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_atomically(path, lambda temporary: temporary.write_text(text, "utf-8", "backslashreplace"))
 
 
 def write_json(path: Path, value: object) -> None:
@@ -204,11 +227,28 @@ def json_text(value: object) -> str:
 def read_json(path: Path) -> Any:
     """Read JSON from ``path``; the error for a damaged file names it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except RecursionError:
         raise RunError(f"{path} cannot be read: it is nested too deeply. It is damaged; use another one.") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {error}. It is damaged; start again with another --out.") from error
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text; ValueError if it is none.
+
+    Text with half a character is none either, as it can be neither written nor shown; bytes of a file name that are not
+    UTF-8 can.
+    """
+    value = json.loads(text)
+    if "\\ud" in text.lower():
+        json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    return value
+
+
+def shown(name: str) -> str:
+    """Write out the bytes of a file name that are not UTF-8."""
+    return name if name.isascii() else os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], state: object = None) -> None:
@@ -259,7 +299,7 @@ def read_tensors(path: Path, only: Iterable[str] | None = None) -> tuple[dict[st
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             tensors = {name: file.get_tensor(name) for name in (file.keys() if only is None else only)}
-            state = json.loads((file.metadata() or {}).get("state", "null"))
+            state = parse_json((file.metadata() or {}).get("state", "null"))
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
         raise RunError(f"{path} cannot be read: {error}. It is damaged; start again with another --out.") from error
     return tensors, state

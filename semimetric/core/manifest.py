@@ -18,7 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 import semimetric
 from semimetric.core.errors import RunError
-from semimetric.core.files import Piece, read_json, sha256_of, write_atomically, write_json, write_pieces
+from semimetric.core.files import Piece, read_json, refuse_in_run, sha256_of, write_atomically, write_json, write_pieces
+from semimetric.core.locks import NAME as LOCK
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -29,7 +30,7 @@ PARTS = ("files", "pending")
 LARGE = 1 << 22
 """Bytes of a file whose digest is computed in a thread of its own."""
 
-State = Literal["whole", "damaged", "missing"]
+State = Literal["whole", "damaged", "missing", "interrupted"]
 
 
 class Entry(NamedTuple):
@@ -213,6 +214,22 @@ class Manifest:
     def _write(self, known: Contents) -> None:
         body = {"format": FORMAT, "version": semimetric.__version__, "files": known.files, "pending": known.pending}
         write_json(self.path, {"body": body, "sha256": _digest_of(body)})
+
+
+def is_free(folder: Path) -> bool:
+    """Return True if a run or study can be made there; a place inside of a run is refused.
+
+    Nothing may be there, or a folder with no more than what a process left that was killed at its start: a lock, and a
+    manifest that lists no file yet.
+    """
+    refuse_in_run(folder)
+    if not folder.is_dir():
+        return not folder.exists()
+    left = [entry.name for entry in folder.iterdir() if entry.name != LOCK]
+    with suppress(RunError):
+        begun = Manifest(folder)
+        return not left or (left == [NAME] and begun.exists() and not begun.contents().files)
+    return False
 
 
 def _grows(path: Path, before: Entry) -> bool:

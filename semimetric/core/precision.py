@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-_lock = threading.Lock()
-_held: dict[str, Any] = {"users": 0, "before": None}
+from semimetric.core.threads import shared
 
 
+@shared
 @contextmanager
 def full_float32() -> Iterator[None]:
     """Products in float32 whatever the process has chosen, which holds again after the last thread that is within."""
-    with _lock:
-        if not _held["users"]:
-            _held["before"] = _chosen()
-            _choose(["ieee", "ieee"] if isinstance(_held["before"], list) else "highest")
-        _held["users"] += 1
+    before = _chosen()
+    _choose(["ieee", "ieee"] if isinstance(before, list) else "highest")
     try:
         yield
     finally:
-        with _lock:
-            _held["users"] -= 1
-            if not _held["users"]:
-                _choose(_held["before"])
+        _choose(before)
 
 
 def is_lowered_on_gpu() -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from semimetric.core.errors import InputError
+from semimetric.core.files import check_input
 
 
 def as_toml(groups: Mapping[str, Mapping[str, Any]]) -> str:
@@ -27,9 +28,10 @@ def _literal(value: bool | float | str) -> str:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The values of a TOML file; the error for one that cannot be read names it."""
+    check_input(path, "a TOML file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}. Name a TOML file.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no TOML file: {error}. Write one with 'fit ... --show-settings'.") from error

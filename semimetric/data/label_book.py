@@ -137,11 +137,10 @@ class BookFile:
         self.path, self._lock = path, RLock()
         self._place: tuple[int, int] | None = None  # device and inode; None before there is a file
         self._version = 0
+        self.db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self.db.executescript(SCHEMA)
         if os.path.lexists(path):
-            self.db = self._opened()
-        else:
-            self.db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-            self.db.executescript(SCHEMA)
+            self.adopt()
 
     def __enter__(self) -> BookFile:
         return self
@@ -173,7 +172,10 @@ class BookFile:
         """Return True if another program has written to the book, or made it, since the last call."""
         with self._lock, self._explained("read"):
             if self._place is None and os.path.lexists(self.path):
-                self.adopt()
+                try:
+                    self.adopt()
+                except InputError as error:  # a file of others, made since this one was opened
+                    raise MovedError(self.path, "taken by another file") from error
                 return True
             before, self._version = self._version, _only(self.db, "PRAGMA data_version")
             return before != self._version
@@ -220,36 +222,31 @@ class BookFile:
     def adopt(self) -> None:
         """Go on with the file that is at the path of the book now."""
         with self._lock:
-            found = self._opened()
+            db, place = self._opened()
             self.db.close()
-            self.db = found
+            self.db, self._place, self._version = db, place, _only(db, "PRAGMA data_version")
 
     def _check_place(self) -> None:
         """Refuse to go on if the file was moved, removed or replaced."""
-        if self._place is None:
-            return
-        with suppress(OSError):
-            found = os.lstat(self.path)
-            if (found.st_dev, found.st_ino) == self._place:
-                return
-        raise MovedError(self.path, "replaced" if os.path.lexists(self.path) else "moved or removed")
+        if self._place is not None and _place_of(self.path) != self._place:
+            raise MovedError(self.path, "replaced" if os.path.lexists(self.path) else "moved or removed")
 
-    def _opened(self) -> sqlite3.Connection:
-        unclean = Path(f"{self.path}-journal")
-        self._place = recognised(self.path, unclean)
+    def _opened(self) -> tuple[sqlite3.Connection, tuple[int, int]]:
+        place = recognised(self.path)
         with self._explained("read"):
             uri = f"file:{quote(str(self.path))}?mode=rw"
             db = sqlite3.connect(uri, _WAIT, uri=True, isolation_level=None, check_same_thread=False)
             try:
                 db.executescript("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA synchronous = EXTRA")
                 db.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
-                self._version = _only(db, "PRAGMA data_version")
                 _check_whole(db)
-                self._check_place()
+                db.execute("PRAGMA journal_mode = DELETE").fetchone()  # all of a book is in one file
+                if _place_of(self.path) != place:
+                    raise MovedError(self.path, "replaced")
             except BaseException:
                 db.close()
                 raise
-        return db
+        return db, place
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
@@ -267,18 +264,26 @@ class BookFile:
             ) from error
 
 
-def recognised(path: Path, journal: Path) -> tuple[int, int]:
+def _place_of(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a file; None if it is gone."""
+    with suppress(OSError):
+        found = os.lstat(path)
+        return found.st_dev, found.st_ino
+    return None
+
+
+def recognised(path: Path) -> tuple[int, int]:
     """Device and inode of the file of a label book; anything else is refused, and only its head is read."""
+    journal = Path(f"{path}-journal")
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            found, head = os.fstat(handle), b""
-            if stat.S_ISREG(found.st_mode):
-                head = os.read(handle, 100)
+            found = os.fstat(handle)
+            head = os.read(handle, 100) if stat.S_ISREG(found.st_mode) else b""
         finally:
             os.close(handle)
     except OSError as error:
-        what = "is a link" if os.path.islink(path) else f"cannot be opened ({error.strerror})"
+        what = "is a link" if path.is_symlink() else f"cannot be opened ({error.strerror})"
         raise InputError(f"{path} {what}, so labels are not kept there. Move it, or put a label book there.") from error
     numbers = [int.from_bytes(head[start : start + 4], "big") for start in (68, 60)]
     if not head.startswith(_MAGIC) or numbers[0] != APPLICATION:
@@ -292,9 +297,9 @@ def recognised(path: Path, journal: Path) -> tuple[int, int]:
 
 def _is_own(journal: Path) -> bool:
     """Return False for a link, and for a journal that names another file, which SQLite would remove."""
-    if journal.is_symlink() or not journal.is_file():
-        return False
-    return not journal.read_bytes().endswith(_SUPER_JOURNAL)
+    with suppress(FileNotFoundError):  # its writer has just ended
+        return stat.S_ISREG(os.lstat(journal).st_mode) and not journal.read_bytes().endswith(_SUPER_JOURNAL)
+    return True
 
 
 def is_database(path: Path) -> bool:
@@ -340,5 +345,5 @@ def _check_whole(db: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError(state.splitlines()[0])
     for table in ("classes", "events"):
         for *row, crc in db.execute(f"SELECT * FROM {table}"):
-            if crc_of(row) != crc:
+            if crc_of(row) != crc or any(isinstance(value, bytes) for value in row):
                 raise sqlite3.DatabaseError(f"row {row[0]} of {table} does not fit its checksum")

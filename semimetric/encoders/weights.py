@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from semimetric.core.errors import InputError
+from semimetric.core.files import check_input
 
 UNREADABLE = (
     *(
@@ -43,8 +44,7 @@ def check_weights_file(path: Path) -> None:
     """Refuse a file of weights that is not there, or of a kind that is not read."""
     if path.suffix not in _READERS:
         raise InputError(f"weights must be a file that ends in {', '.join(_READERS)}, got {path}.")
-    if not path.is_file():
-        raise InputError(f"weights names the file {path}, which is not there. Give the path of a file with weights.")
+    check_input(path, "a file with the weights of a network")
 
 
 def read_weights(path: Path | str) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ This is the plain form of the algorithm, with scalars, branches and a line searc
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +16,15 @@ from scipy.linalg.blas import dgemm
 from scipy.special import expit
 from torch import Tensor
 
+from semimetric.core.threads import one_blas_thread
 from semimetric.metric import rules
 from semimetric.metric.angular import AngularProblem
 from semimetric.metric.host_geometry import Array, Correct, HostGeometry, dot
 from semimetric.metric.rules import CGResult
+
+ONE_THREAD_PRODUCT = 1 << 29
+"""Problems whose products have fewer multiplications are solved with one BLAS thread. More threads take up to 50 times
+as long, also on an idle machine, because each of many short products waits for all of them."""
 
 
 class Iterate(NamedTuple):
@@ -112,7 +118,8 @@ class Line(NamedTuple):
 
 def minimize_on_host(problem: AngularProblem, geometry: HostGeometry, start: Tensor, max_iterations: int) -> CGResult:
     """Run conjugate gradients from ``start`` (d, l); overflow gives costs that are not finite, without warnings."""
-    with np.errstate(all="ignore"):
+    small = problem.rows.numel() * start.shape[1] < ONE_THREAD_PRODUCT
+    with np.errstate(all="ignore"), one_blas_thread() if small else nullcontext():
         return _minimize(HostObjective(problem), geometry, np.array(start.numpy(), order="C"), max_iterations)
 
 

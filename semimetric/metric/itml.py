@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.linalg.blas import dger, dsymv
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from semimetric.core.checks import check_not_negative
 from semimetric.core.errors import InputError
+from semimetric.core.threads import one_blas_thread
 from semimetric.metric.host_geometry import Array
 from semimetric.metric.scatters import check_labelled, weighted_scatter
 from semimetric.mining import labelled_pairs, spread_pairs
@@ -137,7 +137,7 @@ def project_cyclically(
     """
     projections = Projections(points, constraints, slack)
     before, sweeps, converged = np.zeros(len(constraints.pairs)), 0, False
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         while sweeps < max_sweeps and not converged:
             now = projections.sweep()
             change, size = np.abs(now - before).sum(), np.linalg.norm(now) + np.linalg.norm(before)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from semimetric.core.arrays import as_tensor, check_dense
 from semimetric.core.errors import InputError, RunError
-from semimetric.core.files import read_tensors, write_tensors
+from semimetric.core.files import check_input, read_tensors, write_tensors
 from semimetric.metric.geometry import check_factor, random_orthonormal
 
 ORTHOGONAL = 1e-12  # largest product of two columns of a factor, as a share of the largest square, that is rounding
@@ -232,8 +232,7 @@ class Metric:
         path : Path or str
             File to read.
         """
-        if not Path(path).is_file():
-            raise InputError(f"{path} does not exist; give a file that save wrote.")
+        check_input(Path(path), "a metric that save wrote")
         tensors, _ = read_tensors(Path(path))
         if set(tensors) != {"factor"}:
             raise RunError(f"{path} holds {sorted(tensors)} instead of a metric's factor; give a file that save wrote.")

@@ -10,6 +10,7 @@ from torch import nn
 from semimetric.core.errors import RunError
 from semimetric.core.locks import locked
 from semimetric.graph import Posteriors
+from semimetric.model.fields import check_fields
 from semimetric.model.fitted import FittedModel
 from semimetric.model.origin import has_own_places, write_origin
 from semimetric.training import Run
@@ -50,6 +51,7 @@ def _write(run: Run, before: FittedModel, grown: FittedModel) -> None:
 def with_added(run: Run, fitted: FittedModel) -> FittedModel:
     """The model with the examples that were added after training."""
     tensors, state = run.read_tensors(ADDED)
+    state = check_fields(state, ADDED, run.path / ADDED)
     if state["model"] != run.digest("model.safetensors") or state["trained"] != len(fitted.labels):
         raise RunError(
             f"{run.path / ADDED} belongs to another model: the run was trained again after examples were added. Remove "

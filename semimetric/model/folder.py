@@ -38,6 +38,7 @@ from semimetric.encoders.photographs import PhotoTransform
 from semimetric.graph import Posteriors
 from semimetric.metric import Metric
 from semimetric.model.added import ADDED, with_added
+from semimetric.model.fields import read_fields
 from semimetric.model.fitted import FittedModel, Model
 from semimetric.model.kept import read_kept, write_kept
 from semimetric.model.origin import ORIGIN
@@ -46,14 +47,12 @@ from semimetric.model.spec import ExampleNames, ModelSpec
 from semimetric.model.versions import version_differences
 from semimetric.training import Run, choose_device, model_tensors
 from semimetric.training.optimizer import under
+from semimetric.training.run import REQUIRED
 
 FORMAT = 3
 """Version of the run folder. Format 1 has another config.json, and formats 1 and 2 have no manifest."""
 
 READABLE = (1, 2, FORMAT)
-
-REQUIRED = ("model.json", "model.safetensors", "preprocess.safetensors", "examples.safetensors", "examples.json")
-"""Files required to load a model."""
 
 NOT_READ = ("initial.json", "metrics.jsonl", "checkpoint.safetensors", "result.json", ORIGIN)
 """Files that a run may lose and still answer."""
@@ -82,7 +81,7 @@ def load_run(path: Path, device: str = "auto", encoder: nn.Module | None = None)
 
 def read_config(run: Run) -> dict[str, Any]:
     """The config of a run whose format this version reads."""
-    config = run.config()
+    config = read_fields(run, "config.json")
     written = config.get("format", 1)
     if written not in READABLE:
         raise RunError(
@@ -90,6 +89,8 @@ def read_config(run: Run) -> dict[str, Any]:
             f"{', '.join(map(str, READABLE))}. Load it with the version that wrote it "
             f"({config.get('version', 'unknown')})."
         )
+    if written != 1 and "dataset" in config:  # as format 1 named a benchmark
+        raise RunError(f"{run.path} is damaged: its config.json has a dataset beside its plan. Fit it again.")
     if written == FORMAT and not run.manifest.exists():
         raise RunError(
             f"{run.path} is damaged: {run.manifest.path.name} is missing, so nothing in it can be verified. Restore it "
@@ -183,25 +184,13 @@ def _misfit(run: Run, error: Exception) -> RunError:
 
 def read_spec(run: Run) -> ModelSpec:
     """What the model of a run is built of."""
-    texts = dict.fromkeys(("kind", "preprocess", "encoder", "module", "backbone", "fit"), str)
-    fields = _fields(run, "model.json", shape=list, inputs=list, side=int, frozen_share=float, mirror=bool, **texts)
+    fields = read_fields(run, "model.json")
     with explaining(run):
         spec = ModelSpec(**fields | {name: tuple(fields[name]) for name in ("shape", "inputs")})
         check_choice(spec.kind, get_args(Kind), "kind")
         if spec.kind == "photographs":
             check_photo_options(spec.side, spec.fit, workers=None)
     return spec
-
-
-def _fields(run: Run, name: str, **kinds: type[Any]) -> dict[str, Any]:
-    """A JSON object of a run; fields of other types than these ``kinds`` are refused."""
-    found = run.read(name)
-    if not isinstance(found, dict):
-        raise RunError(f"{run.path / name} is damaged: it holds no fields. Start again with another --out.")
-    odd = next((field for field in found if not isinstance(found[field], kinds.get(field, object))), None)
-    if odd is not None:
-        raise RunError(f"{run.path / name} is damaged: {odd} is {found[odd]!r}. Start again with another --out.")
-    return found
 
 
 def _check_module(run: Run, spec: ModelSpec, own: nn.Module | None) -> None:
@@ -257,14 +246,12 @@ def _with_examples(run: Run, model: Model, spec: ModelSpec) -> FittedModel:
             f"the embeddings in {run.path} are not those of its model: training went on after an interruption and has "
             "not ended. Continue it with the same 'semimetric fit' and --resume."
         )
-    texts = dict.fromkeys(("source", "label_column", "id_column"), str)
-    parts = dict.fromkeys(("names", "classes", "columns", "suggested", "digests"), list)
-    listed = _fields(run, "examples.json", **parts, **texts)
+    listed = read_fields(run, "examples.json")
     lists = {name: tuple(listed.pop(name)) for name in ("names", "classes", "columns")}
     lists |= {name: tuple(listed.pop(name, ())) for name in ("suggested", "digests")}
     examples = ExampleNames(**listed | lists)
     posteriors = Posteriors(tensors["classes"], tensors["shares"], tensors["confidence"])
-    facts = _fields(run, "result.json") if run.has("result.json") else {}
+    facts = read_fields(run, "result.json") if run.has("result.json") else {}
     schema = read_schema(run, prod(spec.shape))
     found = (tensors["embeddings"], tensors["labels"], posteriors)
     kept = read_kept(run, int((found[1] >= 0).sum()), len(posteriors.classes), prod(spec.inputs))

@@ -9,7 +9,7 @@ from typing import Any
 from semimetric.core.errors import RunError
 from semimetric.core.locks import NAME as LOCK
 from semimetric.core.manifest import NAME, State
-from semimetric.training.run import CONTINUED, Run
+from semimetric.training.run import CONTINUED, OWN, REQUIRED, Run
 
 
 @dataclass(frozen=True)
@@ -43,23 +43,27 @@ def verify_run(path: Path) -> Verdict:
             f"{path} has no {NAME}: an earlier version wrote it, or the file was lost. Nothing in it can be verified."
         )
     known = run.manifest.contents()
-    unfinished = {name for name in known.pending if name not in known.files and not run.has(name)}
-    names = sorted({*known.files, *known.pending} - unfinished)
-    files = {name: run.manifest.state(name) for name in names}
+    finished = "result.json" in known.files
+    wanted = {*known.files, *(REQUIRED if finished else ()), *filter(run.has, OWN.union(known.pending))}
+    files = {name: run.manifest.state(name) for name in sorted(wanted)}
+    if finished:
+        files |= {name: "interrupted" for name in known.pending if files.get(name, "whole") == "whole"}
     unlisted = sorted(entry.name for entry in path.iterdir() if entry.name not in {*files, NAME, LOCK})
-    damaged = [name for name in names if files[name] != "whole"]
-    return Verdict(files, unlisted, _advice(run, damaged) if damaged else "All files are as they were written.")
+    return Verdict(files, unlisted, _advice(run, files))
 
 
-def _advice(run: Run, damaged: list[str]) -> str:
+def _advice(run: Run, files: dict[str, State]) -> str:
+    damaged = [name for name, state in files.items() if state in ("damaged", "missing")]
     if "config.json" in damaged:
         return "Without its config.json nothing of the run can be made again. Restore it from a copy, or fit again."
-    if _kind(run) == "estimator":
+    if damaged and _kind(run) == "estimator":
         return "Save the estimator again, or restore the files from a copy."
     lost = [name for name in damaged if name in CONTINUED] if run.has("checkpoint.safetensors") else []
     lost += [name for name in ("checkpoint.safetensors",) if name in damaged and name not in lost]
     again = [name for name in damaged if name not in lost]
     told = []
+    if begun := [name for name, state in files.items() if state == "interrupted"]:
+        told.append(f"A command was interrupted while it wrote {', '.join(begun)}: give it again.")
     if lost:
         told.append(
             f"{', '.join(lost)} cannot be made again from the rest: restore from a copy, or fit again with another "
@@ -67,7 +71,7 @@ def _advice(run: Run, damaged: list[str]) -> str:
         )
     if again and not lost:
         told.append(f"The same 'semimetric fit' with --resume makes again: {', '.join(again)}.")
-    return " ".join(told)
+    return " ".join(told) or "All files are as they were written."
 
 
 def _kind(run: Run) -> Any:

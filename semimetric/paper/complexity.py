@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -29,6 +28,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from semimetric.core.errors import InputError
+from semimetric.core.threads import cpu_threads
 from semimetric.graph import nearest_neighbors, propagate_affinities
 from semimetric.methods import LearnsMetric
 from semimetric.methods.affinity_triplets import AffinityTriplets
@@ -105,7 +105,7 @@ def measure_growth(quick: bool = False, progress: Callable[[str, int, int], None
     grids, budget = (_QUICK, 0.01) if quick else (_FULL, 3.0)
     pairs = [(step, variable) for step in _STEPS for variable in step.stated]
     found = []
-    with _one_thread():
+    with cpu_threads(1), threadpool_limits(1):
         for done, (step, variable) in enumerate(pairs, start=1):
             found.append(_measure(step, variable, grids[step.kind], budget))
             if progress is not None:
@@ -172,18 +172,6 @@ def outer_product_gradient(rows: Tensor, point: Tensor, margins: Tensor) -> Tens
     slopes = 2 * torch.sigmoid(margins)
     weights = torch.cat([slopes, -slopes]).unsqueeze(1)
     return (rows.T @ (weights * rows)) @ point
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Limit torch, BLAS and OpenMP to one thread."""
-    before = torch.get_num_threads()
-    with threadpool_limits(1):
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
 
 def _measure(step: _Step, variable: str, grid: _Grid, budget: float) -> Growth:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from semimetric.core.errors import InputError
+from semimetric.core.files import check_input
 from semimetric.data.benchmarks.registry import describe_datasets
 from semimetric.encoders.registry import takes_photographs
 from semimetric.paper.cells import Cell, code_version, fit_key, same_settings
@@ -126,8 +127,8 @@ def check_inputs(cells: Sequence[Cell], place: Place) -> None:
                 f"{cell.dataset} needs the weights of a pretrained GoogLeNet. Name their file with --weights, or leave "
                 f"{cell.dataset} out with --datasets."
             )
-    if place.weights is not None and not place.weights.is_file():
-        raise InputError(f"--weights {str(place.weights)!r} is no file. Name the file of GoogLeNet's weights.")
+    if place.weights is not None:
+        check_input(place.weights, "a file with the weights of GoogLeNet")
 
 
 def default_workers(device: str) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from semimetric.core.threads import bound_threads
 from semimetric.data import Dataset
 from semimetric.graph import nearest_neighbors
 from semimetric.paper.cells import Cell, code_version, data_version, key_of, settings_of, weights_version
@@ -100,7 +101,7 @@ class Listener(Progress):
 
 def run_cell(cell: Cell, place: Place) -> Record:
     """Fit a cell, or continue where it was interrupted, and return its record."""
-    torch.set_num_threads(place.threads)
+    bound_threads(place.threads)
     began = time.perf_counter()
     plan, device = place.plan(cell), choose_device(place.device)
     if plan.network.descriptors:

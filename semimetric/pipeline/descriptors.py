@@ -14,7 +14,7 @@ from torch import Tensor
 
 from semimetric.core import ranks
 from semimetric.core.errors import InputError, RunError
-from semimetric.core.files import read_tensors, sha256_of, write_tensors
+from semimetric.core.files import check_input, read_tensors, sha256_of, write_tensors
 from semimetric.data import Dataset, Examples, Photographs
 from semimetric.data.benchmarks.albums import Album
 from semimetric.data.photographs.images import check_photo_options
@@ -121,7 +121,9 @@ def _cache(network: NetworkSettings) -> Path | None:
     if not network.descriptors:
         return None
     path = Path(network.descriptors)
-    if not path.exists() and not path.parent.is_dir():
+    if path.exists():
+        check_input(path, "a cache file of features")
+    elif not path.parent.is_dir():
         raise InputError(f"descriptors {str(path)!r} cannot be kept: there is no folder {str(path.parent)!r}. Make it.")
     return path
 

@@ -173,8 +173,7 @@ def config_before(request: OwnRequest, collection: Collection, source: Path, out
 
     Files that could not be decoded when the run began, and have not changed, are left out as they were then.
     """
-    known = read_config(Run.open(out)).get("undecoded")
-    left = known if isinstance(known, dict) else {}
+    left = read_config(Run.open(out)).get("undecoded", {})
     files = zip(collection.names, collection.paths or (), strict=False)
     gone = {name for name, path in files if name in left and left[name] == state_of(path)}
     rows = [row for row, name in enumerate(collection.names) if name not in gone]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import semimetric
 from semimetric.core.checks import check_at_least, check_choice
 from semimetric.core.errors import InputError, RunError
-from semimetric.core.files import sha256_of
+from semimetric.core.files import check_input, sha256_of
 from semimetric.core.settings import build_settings, setting
 from semimetric.encoders.packages import package_of, packaged_weights
 from semimetric.encoders.registry import encoder_names, takes_photographs
@@ -131,8 +131,7 @@ def check_frozen_share(share: float) -> None:
 
 def digest_of_weights(path: Path) -> str:
     """SHA-256 of a weights file."""
-    if not path.is_file():
-        raise InputError(f"weights {str(path)!r} is no file. Name the file that holds the network's weights.")
+    check_input(path, "a file with the weights of a network")
     return sha256_of(path)
 
 

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from semimetric.core.errors import RunError
-from semimetric.core.files import TEMPORARY, clear_leftovers, json_text, read_json
-from semimetric.core.locks import NAME as LOCK
-from semimetric.core.manifest import NAME as MANIFEST
-from semimetric.core.manifest import Manifest
+from semimetric.core.files import clear_leftovers, json_text, read_json
+from semimetric.core.manifest import Manifest, is_free
 from semimetric.core.settings import differences
 
 
@@ -44,13 +42,9 @@ def _said(name: str, settings: Mapping[str, Any]) -> str:
 
 def check_free(folder: Path) -> None:
     """Refuse a folder that holds anything but what a killed study left."""
-    if folder.exists() and (not folder.is_dir() or any(not _of_ours(entry.name) for entry in folder.iterdir())):
+    clear_leftovers(folder)
+    if not is_free(folder):
         raise RunError(f"{folder} is neither an empty folder nor a study. Choose another --out.")
-
-
-def _of_ours(name: str) -> bool:
-    """Whether a file is what a process left that was killed before it wrote study.json."""
-    return name in (MANIFEST, LOCK) or name.endswith(TEMPORARY)
 
 
 def open_folder(folder: Path, about: dict[str, Any]) -> None:
@@ -68,7 +62,6 @@ def open_folder(folder: Path, about: dict[str, Any]) -> None:
             )
         clear_leftovers(folder)
         return
-    clear_leftovers(folder)
     check_free(folder)
     try:
         manifest.path.unlink(missing_ok=True)  # of a process that was killed before it wrote study.json
@@ -88,7 +81,7 @@ def _read_about(folder: Path) -> dict[str, Any]:
 
 def drop_torn_line(journal: Path) -> None:
     """Take off what was half written to the log when its writer was killed; Optuna would write on in the same line."""
-    content = journal.read_bytes() if journal.exists() else b""
+    content = journal.read_bytes() if journal.is_file() else b""
     if content and not content.endswith(b"\n"):
         with journal.open("r+b") as file:
             file.truncate(content.rfind(b"\n") + 1)

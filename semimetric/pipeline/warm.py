@@ -18,7 +18,8 @@ from semimetric.data import Preprocess, restore_preprocess
 from semimetric.data.samples import Kind
 from semimetric.data.schema import Schema
 from semimetric.encoders.packages import package_of
-from semimetric.model.folder import read_config, read_spec
+from semimetric.model.fields import read_fields
+from semimetric.model.folder import explaining, read_config, read_spec
 from semimetric.model.origin import has_own_files
 from semimetric.model.schema import read_schema
 from semimetric.model.spec import ModelSpec
@@ -118,8 +119,8 @@ def read_start(path: Path) -> Start:
         raise InputError(f"{path} {why}, so no fit can start from it. Name a finished run with a network on own data.")
     tensors, _ = run.read_tensors("model.safetensors")
     spec, scaling = read_spec(run), run.read_tensors("preprocess.safetensors")[0]
-    classes = tuple((run.read("examples.json") or {}).get("classes", ()))
-    preprocess = restore_preprocess(spec.preprocess, scaling)
-    schema = read_schema(run, prod(spec.shape))
+    with explaining(run):
+        preprocess, schema = restore_preprocess(spec.preprocess, scaling), read_schema(run, prod(spec.shape))
+    classes = tuple(read_fields(run, "examples.json").get("classes", ()))
     found = (plan, spec, preprocess, tensors, classes, schema, has_own_files(run))
     return Start(path, sha256_of(path / "model.safetensors"), *found)

@@ -258,8 +258,7 @@ def read_facts(
         examples = new_examples(loaded, data.source, data.label_column, data.id_column, progress, data.labels)
         found, name = evaluate_collection(loaded, examples, progress), data.source.name
     pictures = open_pictures(loaded, data_dir, source)
-    result = run.read("result.json") or {}
-    return RunFacts(path.resolve().name, loaded, result, run.history(), pictures, found, name)
+    return RunFacts(path.resolve().name, loaded, loaded.fitted.facts, run.history(), pictures, found, name)
 
 
 def _judged(found: Evaluation, name: str) -> Judgement:

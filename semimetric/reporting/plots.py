@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from semimetric.core.arrays import as_tensor, check_features
+from semimetric.core.checks import LARGEST
 from semimetric.core.errors import InputError
 from semimetric.evaluation import measure_spread, wilson_interval
 from semimetric.reporting.canvas import CLASS_COLORS, CURVE_COLORS, GREY, NOTE, grid, page, styled
@@ -89,7 +89,7 @@ def _logged(title: str, lines: Sequence[Mapping[str, Any]], name: str) -> Curve 
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
 def plot_map(points: Any, labels: Any, class_names: Sequence[str], title: str = "", note: str = "") -> Figure:

@@ -10,10 +10,13 @@ import numpy as np
 import torch
 
 from semimetric.core.errors import InputError, RunError
-from semimetric.core.files import write_atomically
+from semimetric.core.files import check_input, write_atomically
 from semimetric.graph.nearest import NearestVectors
 from semimetric.search.hits import Hits, check_k, check_rows
 from semimetric.search.index import Index, IndexBackend
+from semimetric.search.seal import add_seal, is_sealed
+
+_MARK = b"semimetric exact"
 
 
 class ExactIndex(Index):
@@ -41,7 +44,10 @@ class ExactIndex(Index):
 
 
 def _open(place: str, *_: object) -> ExactIndex:
+    """Open what ``_build`` wrote, or any other array, which has no seal."""
+    check_input(Path(place), "an index in .npy")
     try:
+        is_sealed(Path(place), _MARK)
         return ExactIndex(np.load(place, allow_pickle=False))
     except (OSError, EOFError, ValueError, SyntaxError, TokenError, ArithmeticError, MemoryError) as error:
         raise RunError(f"{place} cannot be read: {error}. Build the index again.") from error
@@ -54,6 +60,7 @@ def _build(place: str, embeddings: Any, *_: object) -> None:
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
             np.save(file, array)
+        add_seal(temporary, _MARK)
 
     write_atomically(Path(place), write)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,16 @@ from torch import Tensor
 from semimetric.core.checks import check_choice
 from semimetric.core.errors import InputError, RunError
 from semimetric.core.extras import import_extra
-from semimetric.core.files import check_output, write_atomically
+from semimetric.core.files import check_input, check_output, write_atomically
 from semimetric.graph.nearest import nearest_first
 from semimetric.search.hits import Hits, check_k, joined, single_precision
 from semimetric.search.index import HnswSettings, Index, IndexBackend
+from semimetric.search.seal import REMEDY, add_seal, is_sealed
 
 BLOCK_ENTRIES = 1 << 23  # entries of the largest array of a search: 64 MiB in float64
 _MARK = b"semimetric faiss"
-_SEAL_BYTES = len(_MARK) + 32
+_KINDS = (b"IxF2", b"IHNf")
+"""First bytes of the two kinds of index that ``build`` makes; FAISS gets no other to read."""
 
 
 class FaissIndex(Index):
@@ -51,14 +52,16 @@ class FaissIndex(Index):
     def load(cls, path: Path | str) -> FaissIndex:
         """Load what ``save`` wrote. A damaged or foreign file is refused before FAISS reads it."""
         path = Path(path)
-        if not path.is_file():
-            raise InputError(f"path names the file {path}, which is not there. Give the path of a saved index.")
-        _check_seal(path)
+        check_input(path, "an index that FaissIndex.save wrote")
+        with path.open("rb") as file:
+            known = file.read(4) in _KINDS
+        if not (known and is_sealed(path, _MARK)):
+            raise RunError(f"{path} is not an index that semimetric saved, or its end is missing. {REMEDY}")
         faiss = _faiss()
         try:
             index = faiss.read_index(str(path))
-        except (RuntimeError, MemoryError) as error:
-            reason = str(error).strip().splitlines()[-1]
+        except RuntimeError as error:
+            reason = str(error).strip().rpartition("\n")[2]
             raise RunError(f"{path} is damaged: FAISS cannot read it ({reason}). Build the index again.") from error
         _check_links(faiss, index, path)
         return cls(index)
@@ -74,20 +77,19 @@ class FaissIndex(Index):
 
     def _write(self, path: Path) -> None:
         """The index and its seal. FAISS itself would end in errors of its own where the disk is full."""
-        faiss, digest, failed = _faiss(), hashlib.sha256(), list[OSError]()
+        faiss, failed = _faiss(), list[OSError]()
         with path.open("wb") as file:
 
             def put(block: bytes) -> None:
-                digest.update(block)
                 try:
                     file.write(b"" if failed else block)
                 except OSError as error:  # FAISS would not stop for it
                     failed.append(error)
 
             faiss.write_index(self._index, faiss.PyCallbackIOWriter(put, 1 << 20))
-            if failed:
-                raise failed[0]
-            file.write(_MARK + digest.digest())
+        if failed:
+            raise failed[0]
+        add_seal(path, _MARK)
 
     def __len__(self) -> int:
         return int(self._index.ntotal)
@@ -118,16 +120,6 @@ def _faiss() -> Any:
     return import_extra("faiss", "faiss", "this search")
 
 
-def _seal(path: Path, length: int) -> bytes:
-    """End of a saved file, which FAISS ignores: a mark and the SHA-256 of the ``length`` bytes before it."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(min(length, 1 << 20)):
-            digest.update(piece)
-            length -= len(piece)
-    return _MARK + digest.digest()
-
-
 def _check_links(faiss: Any, index: Any, path: Path) -> None:
     """Refuse an index of another kind, or with links that lead nowhere: FAISS would crash on them."""
     whole = type(index).__name__ in ("IndexFlatL2", "IndexHNSWFlat") and index.d > 0 and index.ntotal > 0
@@ -148,19 +140,6 @@ def _check_links(faiss: Any, index: Any, path: Path) -> None:
         )
     if not whole:
         raise RunError(f"{path} is damaged: its links lead nowhere. Build the index again.")
-
-
-def _check_seal(path: Path) -> None:
-    """Refuse a damaged or foreign file; FAISS would crash on damaged links."""
-    length = max(0, path.stat().st_size - _SEAL_BYTES)
-    with path.open("rb") as file:
-        file.seek(length)
-        found = file.read()
-    remedy = "Build the index again and save it."
-    if not (length and found.startswith(_MARK)):
-        raise RunError(f"{path} is not an index that semimetric saved, or its end is missing. {remedy}")
-    if found != _seal(path, length):
-        raise RunError(f"{path} is damaged: its contents do not fit their checksum. {remedy}")
 
 
 BACKEND = IndexBackend(

@@ -5,6 +5,7 @@ A place is a URL if it contains "://", and a path otherwise. Its scheme or its e
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +21,16 @@ if TYPE_CHECKING:
 
     from semimetric.search.hits import Hits
 
+SPARE = 8  # candidates that an index is asked for beyond twice those wanted
+ANSWER_ENTRIES = 1 << 23  # entries of the vectors that are ranked again at once: 64 MiB in float64
 ROUNDING = 1e-4  # tolerance of squared distances in single precision, relative to the squared lengths
 
 
 class Index(Protocol):
-    """N stored vectors of ``width`` columns. Subclasses inherit ``close`` and the context manager."""
+    """N stored vectors of ``width`` columns. Subclasses inherit ``most``, ``close`` and the context manager."""
 
     width: int
+    most: int = sys.maxsize  # hits of a query
 
     def __len__(self) -> int: ...
 
@@ -177,7 +181,12 @@ _HOW_TO_BUILD = "Make one of this run with: semimetric index RUN --to PLACE (--r
 
 
 def search_run_index(place: str | None, stored: Tensor, queries: Tensor, k: int, collection: str) -> Hits:
-    """Search the embeddings ``stored`` (N, d) of a run, exactly if ``place`` is None; refuse one of another run."""
+    """Search the embeddings ``stored`` (N, d) of a run, exactly if ``place`` is None; refuse one of another run.
+
+    An index only proposes rows: distances and their order are those of ``stored``.
+    """
+    from semimetric.search.hits import joined
+
     if place is None:
         from semimetric.search.exact import ExactIndex
 
@@ -188,9 +197,21 @@ def search_run_index(place: str | None, stored: Tensor, queries: Tensor, k: int,
                 f"index {place} holds {len(index)} examples and the run {len(stored)}: it is of another run, or its "
                 f"build was interrupted. {_HOW_TO_BUILD}"
             )
-        hits = index.search(queries, k)
-    found, asked = stored[hits.rows].double(), queries.double()[:, None, :]
-    squares, allowed = (found - asked).square().sum(2), ROUNDING * (found.square().sum(2) + asked.square().sum(2))
-    if bool(((hits.distances.square() - squares).abs() > allowed).any()):
+        asked = min(len(stored), max(k, min(2 * k + SPARE, index.most)))
+        blocks = queries.split(max(1, ANSWER_ENTRIES // (asked * stored.shape[1])))
+        return joined([_ranked_again(stored, block, index.search(block, asked), k, place) for block in blocks])
+
+
+def _ranked_again(stored: Tensor, queries: Tensor, found: Hits, k: int, place: str) -> Hits:
+    """The ``k`` nearest of what an index found, by the embeddings of the run; refuse hits that do not fit them."""
+    from semimetric.graph.nearest import nearest_first
+    from semimetric.search.hits import Hits
+
+    rows, asked = found.rows, queries.double()[:, None, :]
+    candidates = stored[rows.clamp(0, len(stored) - 1)].double()
+    squares = (candidates - asked).square().sum(2)
+    allowed = ROUNDING * (candidates.square().sum(2) + asked.square().sum(2))
+    fits = ((found.distances.square() - squares).abs() <= allowed) & (rows >= 0) & (rows < len(stored))
+    if not (bool(fits.all()) and bool(rows.sort(dim=1).values.diff(dim=1).all())):
         raise RunError(f"index {place} is of another run. {_HOW_TO_BUILD}")
-    return hits
+    return Hits(*nearest_first(squares.sqrt(), rows, k))

@@ -1,4 +1,4 @@
-"""One collection of Milvus: connecting, creating, checking whose it is, and repairing what a killed process left."""
+"""One collection of Milvus: connecting, creating, filling and checking it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -77,63 +77,58 @@ class MilvusCollection:
             reason = " ".join(str(error.message).split()).rstrip(".")
             raise RunError(
                 f"Milvus at {self.uri} could not {what}: {reason}. Check that it runs, and MILVUS_TOKEN if it needs "
-                "one. Loading again continues an interrupted load."
+                "one. Then load again."
             ) from error
 
-    def make_room(self, run: str, replace: bool) -> None:
-        """Open a collection that holds only rows of this run; refuse or drop one of another run."""
-        if self.client.has_collection(self.name) and self._holds_another(run):
-            if not replace:
-                raise InputError(
-                    f"name {self.name!r} is a collection at {self.uri} that holds the embeddings of another run. "
-                    "Name another collection, or replace that one with replace=True."
-                )
-            self._readable = False
-            if self._lite is not None:
-                self._lite.check_own(self.name)
+    def is_loaded(self, run: str, count: int, replace: bool) -> bool:
+        """Return True if the collection holds the ``count`` rows of ``run``; refuse another one without ``replace``.
+
+        On a server, what an interrupted load of the same run left may be replaced, too.
+        """
+        whole, width = self._is_whole(), 0
+        if whole is not False:
+            if not self.client.has_collection(self.name):
+                return False
+            width = self._stored_width()
+        same = bool(whole) and width == self.width and self._holds_only(run)
+        if not (same or replace):
+            raise InputError(
+                f"name {self.name!r} is a collection at {self.uri} that is damaged, or holds the embeddings of another "
+                "run. Name another collection, or replace that one with replace=True."
+            )
+        return same and self.count() == count
+
+    @contextmanager
+    def empty(self) -> Iterator[MilvusCollection]:
+        """Lend an empty collection to fill: on a server this one, in a folder one that replaces it when it is whole."""
+        self._readable = False
+        if self._lite is None:
+            with self._filled():
+                yield self
+            return
+        with self._lite.aside(self.name) as folder:
+            new = MilvusCollection(str(folder), self.name, self.width, None, self.settings)
+            with closing(new), new._filled():
+                yield new
             self.client.drop_collection(self.name)
-        self._open()
+            self._lite.adopt(self.name)
 
     def find(self) -> None:
-        """Open a collection that must exist."""
+        """Open a collection that must exist; its files must be those that were there after it was loaded."""
         if self._readable:
             return
-        if not self.client.has_collection(self.name):
+        whole = self._is_whole()
+        if whole is not False and not self.client.has_collection(self.name):
             raise InputError(f"name {self.name!r} is no collection at {self.uri}. Load embeddings into it first.")
+        if not whole:
+            raise RunError(
+                f"collection {self.name!r} at {self.uri} is damaged, or not as semimetric loaded it: its "
+                "files do not fit their checksums. Build the index again, with replace=True (--replace)."
+            )
         width = self._stored_width()
         if width != self.width:
             raise InputError(f"width must be {width}, the width of collection {self.name!r}, got {self.width}.")
-        if self._lite is not None:
-            self.client.flush(self.name)  # rows that a killed load left in the log would not be indexed
         self._open()
-
-    def release(self) -> None:
-        """Before rows are written: Milvus Lite then indexes all of them at once in ``read_in``."""
-        self._readable = False
-        self.client.release_collection(self.name)
-
-    def read_in(self) -> None:
-        """Load the collection; Milvus Lite builds its index files now, again if a kill left them incomplete."""
-        try:
-            self.client.load_collection(self.name)
-        except self._milvus.MilvusException:
-            if self._lite is None:
-                raise
-            self.client.drop_index(self.name, "embedding")
-            self._make_index()
-            self.client.load_collection(self.name)
-        self._readable = True
-
-    def missing(self, run: str, count: int) -> NDArray[np.int64]:
-        """Numbers of the rows that are not stored exactly once.
-
-        Milvus Lite shows a row twice if it was killed after writing it to a file. Writing it again leaves one.
-        """
-        times = np.zeros(count, dtype=np.int64)
-        for start in range(0, count if self.count() else 0, MOST_HITS):
-            within = f"row >= {start} and row < {start + MOST_HITS}"
-            np.add.at(times, [found["row"] for found in self._query(f'{within} and run == "{run}"', "row")], 1)
-        return np.flatnonzero(times != 1)
 
     def nearest(self, queries: NDArray[np.float32], k: int) -> Any:
         """Hits of each query in the graph."""
@@ -149,11 +144,16 @@ class MilvusCollection:
         fields = [field]
         return self.client.query(self.name, filter=condition, output_fields=fields, consistency_level="Strong", **limit)
 
-    def _holds_another(self, run: str) -> bool:
-        if self._stored_width() != self.width:
-            return True
+    def _is_whole(self) -> bool | None:
+        """Return False if files are not as they were loaded, None if that is unknown; Milvus must not read the former.
+
+        ``has_collection`` reads them, too. What a server has is not known to be damaged.
+        """
+        return self._lite is None or self._lite.is_whole(self.name)
+
+    def _holds_only(self, run: str) -> bool:
         self._open()
-        return bool(self._query(f'run != "{run}"', "row", limit=1))
+        return not self._query(f'run != "{run}"', "row", limit=1)
 
     def _stored_width(self) -> int:
         """Width of the stored embeddings; a collection with other fields is refused."""
@@ -166,15 +166,25 @@ class MilvusCollection:
             )
         return int(widths["embedding"])
 
+    @contextmanager
+    def _filled(self) -> Iterator[None]:
+        """Begin with an empty collection, and make its index in the end."""
+        if self.client.has_collection(self.name):
+            self.client.drop_collection(self.name)
+        self.client.create_collection(self.name, schema=self._schema(), consistency_level="Strong")
+        yield
+        self.client.flush(self.name)
+        self._open()
+
     def _open(self) -> None:
-        """Create the collection and its index if needed, and load it."""
-        if not self.client.has_collection(self.name):
-            if self._lite is not None:
-                self._lite.clear_half_made(self.name)
-            self.client.create_collection(self.name, schema=self._schema(), consistency_level="Strong")
+        """Read the collection in; an interrupted load has left it without an index."""
         if not self.client.list_indexes(self.name):
-            self._make_index()
-        self.read_in()
+            links = {"M": self.settings.m, "efConstruction": self.settings.ef_construction}
+            index = self.client.prepare_index_params()
+            index.add_index("embedding", index_name="embedding", index_type="HNSW", metric_type="L2", params=links)
+            self.client.create_index(self.name, index, sync=False)  # loading the collection waits for it
+        self.client.load_collection(self.name)
+        self._readable = True
 
     def _schema(self) -> Any:
         kinds = self._milvus.DataType
@@ -184,12 +194,6 @@ class MilvusCollection:
         schema.add_field("name", kinds.VARCHAR, max_length=NAME_BYTES)
         schema.add_field("run", kinds.VARCHAR, max_length=64)
         return schema
-
-    def _make_index(self) -> None:
-        links = {"M": self.settings.m, "efConstruction": self.settings.ef_construction}
-        index = self.client.prepare_index_params()
-        index.add_index("embedding", index_name="embedding", index_type="HNSW", metric_type="L2", params=links)
-        self.client.create_index(self.name, index, sync=False)  # loading the collection waits for it
 
 
 def check_uri(uri: str) -> str:

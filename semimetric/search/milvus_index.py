@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from semimetric.core.checks import check_whole
-from semimetric.core.errors import InputError, RunError
+from semimetric.core.errors import InputError
 from semimetric.graph.nearest import nearest_first
 from semimetric.search.exact import ExactIndex
 from semimetric.search.hits import Hits, check_k, joined, single_precision
@@ -43,6 +43,8 @@ class MilvusIndex(Index):
     settings : of the graph, for a new collection
     """
 
+    most = MOST_HITS
+
     def __init__(
         self, uri: Path | str, name: str, width: int, token: str | None = None, settings: HnswSettings | None = None
     ) -> None:
@@ -66,7 +68,7 @@ class MilvusIndex(Index):
         progress: Callable[[int, int], object] | None = None,
         replace: bool = False,
     ) -> None:
-        """Store each embedding once; after a kill or a failure, the same call continues.
+        """Store each embedding once; after a kill or a failure, the same call begins anew.
 
         Each message has ``batch_size`` rows; the other parameters are those of ``build_index``.
         """
@@ -75,23 +77,15 @@ class MilvusIndex(Index):
         check_whole(batch_size, "batch_size")
         run, collection = _fingerprint(stored, names), self._collection
         with collection.asked_to("load embeddings"):
-            collection.make_room(run, replace)
-            missing = collection.missing(run, len(stored))
-            if len(missing):
-                collection.release()
-                for start in range(0, len(missing), batch_size):
-                    rows = missing[start : start + batch_size]
-                    values = ((row, stored[row], names[row], run) for row in rows.tolist())
-                    collection.client.upsert(self.name, [dict(zip(FIELDS, value, strict=True)) for value in values])
+            if collection.is_loaded(run, len(stored), replace):
+                return
+            with collection.empty() as empty:
+                for start in range(0, len(stored), batch_size):
+                    rows = range(start, min(start + batch_size, len(stored)))
+                    values = ((row, stored[row], names[row], run) for row in rows)
+                    empty.client.upsert(self.name, [dict(zip(FIELDS, value, strict=True)) for value in values])
                     if progress is not None:
-                        progress(len(stored) - len(missing) + start + len(rows), len(stored))
-                collection.client.flush(self.name)
-                collection.read_in()
-            if collection.count() != len(stored):
-                raise RunError(
-                    f"collection {self.name!r} at {self.uri} holds {collection.count()} rows after {len(stored)} were "
-                    "loaded, so something else writes to it. Load into a collection of its own."
-                )
+                        progress(rows.stop, len(stored))
 
     def search(self, queries: Any, k: int) -> Hits:
         """Find the ``k`` <= 16384 nearest stored vectors of each query; some may be missed. Distances are float32."""

@@ -5,15 +5,25 @@ from __future__ import annotations
 import logging
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from semimetric.core.errors import InputError, RunError
 from semimetric.core.extras import import_extra
+from semimetric.core.files import sha256_of, sync_folder
+
+ASIDE = "semimetric-loading.db"
+"""Folder within that of Milvus Lite in which a collection is built; what a killed process left there is removed."""
+
+SEAL = "semimetric.sha256"
+"""File of a loaded collection with the digests of all its other files."""
 
 OWN = re.compile(
-    r"(schema|manifest)\.json(\.tmp|\.prev)?|wal/wal_\w+\.arrow|(partitions|metadata|snapshots)/.*\.(parquet|idx|json|tmp)"
+    r"LOCK|(collections/\w+/)?(semimetric\.sha256|(schema|manifest)\.json(\.tmp|\.prev)?|wal/wal_\w+\.arrow|"
+    r"(partitions|metadata|snapshots)/.*\.(parquet|idx|json|tmp))"
 )
-"""Files of a collection that Milvus Lite makes."""
+"""Files of a collection, or of the folder in which it is built."""
 
 
 class LiteServer:
@@ -37,23 +47,53 @@ class LiteServer:
         """Write what is in memory, and unlock the folder."""
         self._manager.release_server(str(self._folder))
 
-    def clear_half_made(self, name: str) -> None:
-        """Remove a collection without schema, left by a killed process: Milvus Lite can neither create nor drop it."""
+    def is_whole(self, name: str) -> bool | None:
+        """Return True if the files of a collection are as ``adopt`` sealed them, None if it has no seal."""
         collection = self._folder / "collections" / name
-        if collection.is_dir() and not (collection / "schema.json").exists():
-            self.check_own(name)
-            shutil.rmtree(collection)
+        seal = collection / SEAL
+        return seal.read_bytes() == _digests(collection) if seal.is_file() else None
 
-    def check_own(self, name: str) -> None:
-        """Refuse to remove a collection whose folder holds files of another program."""
-        collection = self._folder / "collections" / name
-        files = (path for path in collection.rglob("*") if not path.is_dir() or path.is_symlink())
-        foreign = next((path for path in files if not OWN.fullmatch(path.relative_to(collection).as_posix())), None)
-        if foreign is not None:
-            raise InputError(
-                f"{foreign} is no file of Milvus, and would be removed with the collection. Move it, or name another "
-                "collection."
-            )
+    @contextmanager
+    def aside(self, name: str) -> Iterator[Path]:
+        """Lend a folder for Milvus Lite to build a collection in, and remove it in the end."""
+        _check_own(self._folder / "collections" / name)
+        _remove(self._folder / ASIDE)
+        try:
+            yield self._folder / ASIDE
+        finally:
+            _remove(self._folder / ASIDE)
+
+    def adopt(self, name: str) -> None:
+        """Seal a collection that was built ``aside``, and move it to where none is any more."""
+        built, place = (folder / "collections" / name for folder in (self._folder / ASIDE, self._folder))
+        (built / SEAL).write_bytes(_digests(built))
+        _remove(place)
+        built.rename(place)
+        sync_folder(place.parent)
+
+
+def _digests(collection: Path) -> bytes:
+    """SHA-256 and names of the files of a collection except its seal, as ``sha256sum`` prints them."""
+    files = sorted(path for path in collection.rglob("*") if path.is_file() and path.name != SEAL)
+    return b"".join(f"{sha256_of(path)}  {path.relative_to(collection)}\n".encode() for path in files)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder that Milvus Lite made, if it is there."""
+    _check_own(folder)
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def _check_own(folder: Path) -> None:
+    """Refuse to remove a folder that holds files of another program."""
+    files = (path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink())
+    foreign = next((path for path in files if not OWN.fullmatch(path.relative_to(folder).as_posix())), None)
+    if foreign is not None:
+        raise InputError(
+            f"{foreign} is no file of Milvus, and would be removed with the collection. Move it, or name another "
+            "collection."
+        )
 
 
 def check_folder(folder: Path, option: str) -> None:

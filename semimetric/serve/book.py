@@ -24,12 +24,25 @@ LONGEST = 200
 """Characters of a label or of a person's name."""
 
 
+class Given(NamedTuple):
+    """What a run brings to its book: N names, N labels, rows whose labels are no random sample, classes, N digests.
+
+    ``learned`` are the ``identities`` of classes by the names that the run knows, if it learned from the book.
+    """
+
+    names: Sequence[str]
+    labels: Sequence[str | None]
+    suggested: Collection[int] = ()
+    classes: Sequence[str] = ()
+    digests: Sequence[str] = ()
+    learned: Mapping[str, tuple[int, str]] = {}
+
+
 class Change(NamedTuple):
-    """What a request has changed: its number, rows, and the label that they were given."""
+    """What a request has changed: its number, and the rows."""
 
     number: int
     rows: tuple[int, ...]
-    label: str | None = None
 
 
 class Imported(NamedTuple):
@@ -46,79 +59,55 @@ class LabelBook:
     Parameters
     ----------
     path : of the file; it is made with the first change, and begins with the labels of the run
-    names : N names of examples
-    labels : N labels of the run, None for unlabelled
-    suggested : rows of the run whose labels are no random sample
-    classes : those that the run knows
-    digests : N of the contents that the run was trained on, as far as it knows them
-    digest : of the content of an example as it is now, by its row
+    given : what the run brings
+    digest : of the content of an example as it is now, by its row; without it, that of the run
     """
 
-    def __init__(
-        self,
-        path: Path,
-        names: Sequence[str],
-        labels: Sequence[str | None],
-        suggested: Collection[int] = (),
-        classes: Sequence[str] = (),
-        digests: Sequence[str] = (),
-        digest: Callable[[int], str | None] | None = None,
-    ) -> None:
+    def __init__(self, path: Path, given: Given, digest: Callable[[int], str | None] | None = None) -> None:
         self.path, self.file, self._lock = path, BookFile(path), RLock()
         self.names: tuple[str, ...] = ()
         self.labels: list[str | None] = []
         self.sources: list[str] = []
-        self.grow(names, labels, suggested, classes, digests, digest)
+        self._news: set[int] = set()
+        self.grow(given, digest)
 
-    def grow(
-        self,
-        names: Sequence[str],
-        labels: Sequence[str | None],
-        suggested: Collection[int] = (),
-        classes: Sequence[str] = (),
-        digests: Sequence[str] = (),
-        digest: Callable[[int], str | None] | None = None,
-        learned: Mapping[str, tuple[int, str]] | None = None,
-    ) -> None:
-        """Take in what a run has beyond the examples of this book, which are its first; another run is refused.
-
-        ``learned`` are the ``identities`` of the classes when the run learned them.
-        """
+    def grow(self, given: Given, digest: Callable[[int], str | None] | None = None) -> None:
+        """Take in what a run has beyond the examples of this book, which are its first; another run is refused."""
         with self._lock:
             known = len(self.names)
-            if tuple(names[:known]) != self.names:
+            if tuple(given.names[:known]) != self.names:
                 raise RunError(f"the run has other examples than the labels in {self.path}. Serve it by itself.")
-            self.names = tuple(names)
-            self._digest = digest or (lambda row: digests[row] if digests else None)
+            self.names = tuple(given.names)
+            self._digest = digest or (lambda row: given.digests[row] if given.digests else None)
             self._digests: dict[int, str | None] = {}
-            for row, label in enumerate(labels[known:], known):
-                self.sources.append("" if label is not None and row not in suggested else SUGGESTED)
+            for row, label in enumerate(given.labels[known:], known):
+                self.sources.append("" if label is not None and row not in given.suggested else SUGGESTED)
                 self.labels.append(None)
-            self._brought = known, list(labels), list(classes), list(digests), dict(learned or {})
+            self._brought = known, given
             self._bring()
 
     def _bring(self) -> None:
         """Note the labels and classes of the run where the book does not have them, and take all labels in."""
-        first, labels, classes, digests, learned = self._brought
+        first, given = self._brought
+        labels, classes, digests = given.labels, given.classes, given.digests
         query = "SELECT example, digest, (SELECT name FROM classes c WHERE c.class = e.class) FROM events e "
-        with self._lock:
-            found = self.file.rows(query + "WHERE person = '' AND example IS NOT NULL ORDER BY number")
-            before = {(example, digest): label for example, digest, label in found}
-            keys = [(name, digests[row] if digests else None) for row, name in enumerate(self.names)]
-            new = [row for row in range(first, len(labels)) if before.get(keys[row]) != labels[row]]
-            pairs = self.file.rows("SELECT class, name FROM classes")
-            known = {name: pair[0] for name, pair in learned.items() if pair in pairs}
-            firsts = {name for _, name in pairs} | known.keys()
-            added = [name for name in dict.fromkeys((*classes, *filter(None, labels))) if name not in firsts]
-            if new or added:
-                with self.file.step(RUN) as step:
-                    wanted = dict.fromkeys(filter(None, (*added, *labels)))
-                    numbers = {name: known.get(name) or step.class_of(name, added) for name in wanted}
-                    for row in new:
-                        label = labels[row]
-                        event, of = ("clear", None) if label is None else ("label", numbers[label])
-                        step.add(event, *keys[row], of=of, source=self.sources[row])
-            self._take_in()
+        found = self.file.rows(query + "WHERE person = '' AND example IS NOT NULL ORDER BY number")
+        before = {(example, digest): label for example, digest, label in found}
+        keys = [(name, digests[row] if digests else None) for row, name in enumerate(self.names)]
+        new = [row for row in range(first, len(labels)) if before.get(keys[row]) != labels[row]]
+        pairs = self.file.rows("SELECT class, name FROM classes")
+        known = {name: pair[0] for name, pair in given.learned.items() if pair in pairs}
+        firsts = {name for _, name in pairs} | known.keys()
+        added = [name for name in dict.fromkeys((*classes, *filter(None, labels))) if name not in firsts]
+        if new or added:
+            with self.file.step(RUN) as step:
+                wanted = dict.fromkeys(filter(None, (*added, *labels)))
+                numbers = {name: known.get(name) or step.class_of(name, added) for name in wanted}
+                for row in new:
+                    label = labels[row]
+                    event, of = ("clear", None) if label is None else ("label", numbers[label])
+                    step.add(event, *keys[row], of=of, source=self.sources[row])
+        self._take_in()
 
     def _take_in(self) -> tuple[int, ...]:
         """Read all labels: the rows that have changed."""
@@ -138,60 +127,59 @@ class LabelBook:
         return self._digests[row]
 
     def refresh(self) -> tuple[int, ...]:
-        """Take in what other programs have written: the rows whose labels have changed."""
+        """Take in what other programs have written: the rows whose labels have changed since the last call."""
         with self._lock:
-            return self._take_in() if self.file.changed() else ()
+            self._news |= {*self._take_in()} if self.file.changed() else set()
+            rows = tuple(sorted(self._news))
+            self._news.clear()
+            return rows
 
     @contextmanager
     def _step(self, who: str) -> Iterator[Step]:
+        """A step after all that others have written; what it changes must be taken in under the same lock."""
         who = check_name(who, "your name")
-        with self._lock:
-            self.refresh()
-            with self.file.step(who) as step:
-                yield step
+        self._news |= {*self.refresh()}
+        with self.file.step(who) as step:
+            yield step
 
     def label(self, rows: Sequence[int], label: str | None, who: str) -> Change:
         """Give examples a label, or take it away with None; it is on disk when this returns."""
-        label = None if label is None else check_label(label)
-        return Change(self._answer(dict.fromkeys(rows, label), who), tuple(dict.fromkeys(rows)), label)
-
-    def label_each(self, labels: Mapping[int, str | None], who: str) -> None:
-        """Give each of these rows its label, or take it away with None, as one change."""
-        self._answer(labels, who)
+        return self.label_each(dict.fromkeys(rows, label), who)
 
     def skip(self, rows: Sequence[int], who: str) -> Change:
         """Note that a person would not label these examples; a label of theirs no longer holds."""
-        return Change(self._answer(dict.fromkeys(rows), who, "skip"), tuple(dict.fromkeys(rows)))
+        return self.label_each(dict.fromkeys(rows), who, "skip")
 
-    def _answer(self, wanted: Mapping[int, str | None], who: str, without: str = "clear") -> int:
-        """Write a label for each row, or the event ``without`` one: the number of the step."""
+    def label_each(self, labels: Mapping[int, str | None], who: str, without: str = "clear") -> Change:
+        """Give each row its label, or the event ``without`` one, as one change."""
+        wanted = {row: None if label is None else check_label(label) for row, label in labels.items()}
         if not wanted or min(wanted) < 0 or max(wanted) >= len(self.names):
             raise InputError(f"rows must be numbers of examples, from 0 to {len(self.names) - 1}, at least one.")
-        digests = {row: self._digest(row) for row in wanted}
-        with self._step(who) as step:
-            numbers = {name: step.class_of(name) for name in dict.fromkeys(wanted.values()) if name is not None}
-            found = {}
-            for row, label in wanted.items():
-                event, of = (without, None) if label is None else ("label", numbers[label])
-                example = event, self.names[row], digests[row]
-                number, time = step.add(*example, of, source=self.sources[row])
-                found[row] = Entry(number, time, who, *example, self.sources[row], label)
-        with self._lock:  # what others have written is taken in already
+        digests, found = {row: self._digest(row) for row in wanted}, {}
+        with self._lock:
+            with self._step(who) as step:
+                numbers = {name: step.class_of(name) for name in dict.fromkeys(wanted.values()) if name is not None}
+                for row, label in wanted.items():
+                    event, of = (without, None) if label is None else ("label", numbers[label])
+                    example = event, self.names[row], digests[row]
+                    self.last, time = step.add(*example, of, source=self.sources[row])
+                    found[row] = Entry(self.last, time, who, *example, self.sources[row], label)
             self._digests |= digests
             self.entries |= found
+            self.changes += 1
             for row, label in wanted.items():
                 self.labels[row] = label
-            self.last, self.changes = max(self.last, number), self.changes + 1
-        return step.number
+        return Change(step.number, tuple(wanted))
 
     def undo(self, who: str) -> Change | None:
         """Take back the last change of this person that stands; None if there is none."""
-        with self._step(who) as step:
-            found = self.file.rows("SELECT max(step) FROM standing WHERE person = ?", tidy(who))[0][0]
-            if found is None:
-                return None
-            step.add("undo", value=found)
-        return Change(step.number, self._take_in())
+        with self._lock:
+            with self._step(who) as step:
+                found = self.file.rows("SELECT max(step) FROM standing WHERE person = ?", tidy(who))[0][0]
+                if found is None:
+                    return None
+                step.add("undo", value=found)
+            return Change(step.number, self._take_in())
 
     def add_class(self, name: str, who: str) -> Change:
         """Add a class without an example."""
@@ -218,9 +206,10 @@ class LabelBook:
         return self._of_class(who, lambda step: step.add("delete class", of=self._number(name)))
 
     def _of_class(self, who: str, act: Callable[[Step], object]) -> Change:
-        with self._step(who) as step:
-            act(step)
-        return Change(step.number, self._take_in())
+        with self._lock:
+            with self._step(who) as step:
+                act(step)
+            return Change(step.number, self._take_in())
 
     def _number(self, name: str) -> int:
         found = next((entry.number for entry in self.classes() if entry.name == name), None)
@@ -237,14 +226,12 @@ class LabelBook:
         query = "SELECT n.name, class, c.name FROM class_names n JOIN classes c USING (class) WHERE n.used"
         return {name: (number, first) for name, number, first in self.file.rows(query)}
 
-    def names_of(
-        self, classes: Sequence[str], learned: Mapping[str, tuple[int, str]] | None = None
-    ) -> list[str | None]:
-        """What classes of a run are called now; None for one that was deleted. ``learned`` is as for ``grow``."""
+    def names_of(self, given: Given) -> list[str | None]:
+        """What the classes of a run are called now; None for one that was deleted."""
         rows = self.file.rows("SELECT class, first, name FROM first_names ORDER BY class DESC")
         now: dict[object, str] = {(number, first): name for number, first, name in rows}
         firsts = {first: (number, first) for number, first, _ in rows}  # of two classes the older one is the run's
-        found = (((learned or {}).get(name), firsts.get(name)) for name in classes)
+        found = ((given.learned.get(name), firsts.get(name)) for name in given.classes)
         return [now.get(pair if pair in now else first) for pair, first in found]
 
     @property
@@ -285,7 +272,7 @@ def labels_file(run: Path) -> Path:
 
 def open_book(run: Path, fitted: FittedModel, pictures: Pictures | None = None) -> LabelBook:
     """The label book of a run; without ``pictures`` its examples count as unchanged."""
-    return LabelBook(labels_file(run), *of_run(fitted), None if pictures is None else pictures.digest)
+    return LabelBook(labels_file(run), of_run(fitted), None if pictures is None else pictures.digest)
 
 
 def login_name() -> str:
@@ -296,12 +283,12 @@ def login_name() -> str:
         return "someone on this machine"
 
 
-def of_run(fitted: FittedModel) -> tuple[list[str], list[str | None], tuple[int, ...], list[str], tuple[str, ...]]:
-    """What a run brings to its label book: names, labels, suggested rows, classes and digests."""
+def of_run(fitted: FittedModel) -> Given:
+    """What a run brings to its label book."""
     found = fitted.examples
     names = [as_text(name) for name in found.names] or [str(row) for row in range(len(fitted.labels))]
     labels = [None if label is None else as_text(label) for label in given_labels(fitted)]
-    return names, labels, found.suggested, [as_text(name) for name in found.classes], found.digests
+    return Given(names, labels, found.suggested, [as_text(name) for name in found.classes], found.digests)
 
 
 def as_text(name: object) -> str:
@@ -317,7 +304,7 @@ def import_labels(book: LabelBook, path: Path, who: str) -> Imported:
     """
     given = _listed(path)
     rows = {name: row for row, name in enumerate(book.names)}
-    wanted = {rows[name]: label and check_label(label) for name, label in given.items() if name in rows}
+    wanted = {rows[name]: label for name, label in given.items() if name in rows}
     new = {row: label for row, label in wanted.items() if label != book.labels[row]}
     if new:
         book.label_each(new, who)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from semimetric.model.added import ADDED
+from semimetric.model.fields import check_fields, read_fields
 from semimetric.model.folder import read_config
 from semimetric.model.versions import version_differences
 from semimetric.pipeline.plan import Plan
@@ -25,7 +26,7 @@ def describe_run(path: Path) -> dict[str, Any]:
         that wrote it, and ``differences`` from those here.
     """
     run = Run.open(path)
-    config, result = read_config(run), run.read("result.json") or {}
+    config, result = read_config(run), read_fields(run, "result.json")
     plan = Plan.from_dict(config["plan"], config.get("version", "unknown")) if "plan" in config else None
     files = {file.name: file.stat().st_size for file in sorted(path.iterdir()) if file.is_file()}
     return {
@@ -33,7 +34,7 @@ def describe_run(path: Path) -> dict[str, Any]:
         "kind": config.get("kind", "format 1"),
         "finished": run.has("result.json") and not result.get("interrupted", False),
         "data": _data(run, config),
-        "model": (run.read("model.json") or {}) | {"components": result.get("components")},
+        "model": read_fields(run, "model.json") | {"components": result.get("components")},
         "settings": {} if plan is None else plan.as_options(),
         "result": {name: value for name, value in result.items() if name not in ("found", "run", "skipped_files")},
         "files": files,
@@ -45,7 +46,7 @@ def describe_run(path: Path) -> dict[str, Any]:
 
 def _data(run: Run, config: dict[str, Any]) -> dict[str, Any]:
     """Where the examples came from, and how many of each class have a label."""
-    listed = run.read("examples.json") or {}
+    listed = read_fields(run, "examples.json")
     source = listed.get("source") or config.get("data", {}).get("source", "")
     if not run.has("examples.safetensors"):
         return {"source": source}
@@ -53,6 +54,7 @@ def _data(run: Run, config: dict[str, Any]) -> dict[str, Any]:
     counts, called, added = Counter(tensors["labels"].tolist()), listed.get("classes", []), 0
     if run.has(ADDED):
         tensors, state = run.read_tensors(ADDED, ("labels", "classes"))
+        state = check_fields(state, ADDED, run.path / ADDED)
         counts, called, added = counts + Counter(tensors["labels"].tolist()), state["classes"], len(state["names"])
     unlabelled = counts.pop(-1, 0)
     names = dict(zip(tensors["classes"].tolist(), called, strict=False))

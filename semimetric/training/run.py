@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semimetric.core.errors import RunError
-from semimetric.core.files import clear_leftovers, json_text, read_json, read_tensors, tensor_pieces
-from semimetric.core.locks import NAME as LOCK
+from semimetric.core.files import clear_leftovers, json_text, parse_json, read_json, read_tensors, tensor_pieces
 from semimetric.core.locks import Lock
 from semimetric.core.manifest import NAME as MANIFEST
-from semimetric.core.manifest import Manifest, entry_of
+from semimetric.core.manifest import Manifest, entry_of, is_free
 from semimetric.core.settings import differences
 
 if TYPE_CHECKING:
@@ -35,6 +34,13 @@ if TYPE_CHECKING:
 
 CONTINUED = ("checkpoint.safetensors", "model.safetensors", "initial.json", "metrics.jsonl")
 """Files that training continues from: damaged ones are never made whole by --resume. It writes all others again."""
+
+REQUIRED = ("model.json", "model.safetensors", "preprocess.safetensors", "examples.safetensors", "examples.json")
+"""Files required to load a model: every finished run has them."""
+
+OWN = {"config.json", "result.json", "schema.json", "schema.safetensors", "origin.json", "backbone.safetensors"}
+OWN |= {"inputs.safetensors", "added.safetensors", *REQUIRED, *CONTINUED}
+"""Files of a run that are always listed."""
 
 
 class Run:
@@ -62,7 +68,7 @@ class Run:
     def check_free(path: Path) -> None:
         """Refuse a folder that is not empty, except for what a process left that was killed before the config."""
         clear_leftovers(path)
-        if path.exists() and (not path.is_dir() or any(entry.name not in (MANIFEST, LOCK) for entry in path.iterdir())):
+        if not is_free(path):
             if (path / "config.json").exists():
                 raise RunError(f"{path} already holds a run. Choose another --out, or continue it with --resume.")
             raise RunError(f"{path} is not an empty folder. Choose another --out.")
@@ -168,10 +174,10 @@ class Run:
 
     def _record(self, number: int, line: bytes) -> dict[str, Any]:
         try:
-            record = json.loads(line)
+            record = parse_json(line.decode())
         except (ValueError, RecursionError):
             record = None
-        if not isinstance(record, dict):
+        if not (isinstance(record, dict) and isinstance(record.get("epoch", 0), int)):
             raise RunError(
                 f"{self.path / 'metrics.jsonl'} is damaged in line {number}: it is no record of an epoch. Start again "
                 "with another --out."

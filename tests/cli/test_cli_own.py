@@ -332,7 +332,7 @@ def test_several_tables_are_told_apart(home: Path, tmp_path: Path) -> None:
         (["--encoder", "resnet"], "encoder must be one of"),
         (["--encoder", "googlenet"], "weights names no file"),
         (["--encoder", "small-cnn", "--weights", "x.npz"], "weights"),
-        (["--weights", "x.npz"], "x.npz, which is not there"),
+        (["--weights", "x.npz"], "x.npz does not exist"),
         (["--encoder", "small-cnn", "--fine-tune"], "fine_tune"),
         (["--encoder", "resnet9", "--side", 8], "at least 16 x 16 pixels"),
         (["--encoder", "small-cnn", "--side", -3], "side"),

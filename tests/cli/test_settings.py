@@ -77,7 +77,7 @@ def test_options_win_over_the_config(tmp_path: Path) -> None:
 def test_a_config_that_is_wrong_is_a_sentence(text: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(text)
     assert sentence in semimetric("fit", "--config", tmp_path / "run.toml", "--show-settings").sentence()
-    assert "cannot be read" in semimetric("fit", "--config", tmp_path / "none.toml").sentence()
+    assert "none.toml does not exist" in semimetric("fit", "--config", tmp_path / "none.toml").sentence()
 
 
 def test_the_help_names_no_default_that_is_not_in_force(wine: Path) -> None:
@@ -153,7 +153,7 @@ def unread(tmp_path: Path) -> Path:
     [
         (["--epochs", -3], "epochs must be at least 0, got -3"),
         (["--side", 0], "side must be at least 1 pixel, but is 0"),
-        (["--weights", "gone.npz"], "gone.npz, which is not there"),
+        (["--weights", "gone.npz"], "gone.npz does not exist"),
         (["--encoder", "resnet"], "encoder must be one of"),
         (["--frozen-share", 1.5], "frozen_share must be from 0 to below 1"),
         (["--preprocess", "magic"], "preprocess must be one of"),

@@ -330,7 +330,7 @@ def test_every_kind_of_file_is_read(tmp_path: Path, suffix: str) -> None:
 def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"ends in .npz, .safetensors, .pth, .pt, got .*x.h5"):
         read_weights(tmp_path / "x.h5")
-    with pytest.raises(InputError, match=r"x.npz, which is not there"):
+    with pytest.raises(InputError, match=r"x.npz does not exist"):
         read_weights(tmp_path / "x.npz")
     torch.save({"state_dict": {"a": torch.zeros(1)}, "epoch": 3}, tmp_path / "checkpoint.pth")
     with pytest.raises(InputError, match=r"must be tensors by name.*got dict"):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from joblib import Parallel, delayed
 from sklearn.datasets import load_wine
+from threadpoolctl import threadpool_info, threadpool_limits
 from torch import nn
 
 import semimetric as sm
@@ -85,6 +86,35 @@ def test_fits_in_processes_are_those_of_one_after_the_other() -> None:
 def alone_with_one_thread(seed: int) -> np.ndarray:
     torch.set_num_threads(1)
     return fitted("consensus", seed)
+
+
+class Watching(Silent):
+    """Notes the threads of every pool after each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[int] = set()
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        self.seen |= {torch.get_num_threads(), *(pool["num_threads"] for pool in threadpool_info())}
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two processors")
+def test_a_fit_keeps_to_the_limits_of_threadpoolctl() -> None:
+    features, classes = load_wine(return_X_y=True)
+    labels = np.where(np.arange(178) % 6 == 0, classes, -1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for limit in (1, 2):
+            model, watching = sm.SemiMetric("affinity-triplets", encoder="mlp", epochs=2, random_state=0), Watching()
+            model._progress = lambda watching=watching: watching
+            with threadpool_limits(limit):
+                model.fit(features, labels)
+            assert watching.seen == {limit}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_the_generator_of_torch_is_given_back() -> None:

@@ -134,11 +134,11 @@ def test_random_weights_files_are_refused(tmp_path: Path, suffix: str) -> None:
 def test_an_index_that_was_sealed_again_is_refused_or_answers(tmp_path: Path) -> None:
     pytest.importorskip("faiss", reason="the extra faiss is not installed")
     from semimetric.search import FaissIndex
-    from semimetric.search.faiss_index import _MARK, _SEAL_BYTES
+    from semimetric.search.faiss_index import _MARK
 
     points = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     FaissIndex.build(points, "hnsw").save(tmp_path / "x.faiss")
-    whole, draw, refused = (tmp_path / "x.faiss").read_bytes()[:-_SEAL_BYTES], random.Random(0), 0
+    whole, draw, refused = (tmp_path / "x.faiss").read_bytes()[: -len(_MARK) - 32], random.Random(0), 0
     for _ in range(150):
         content = damage.flipped(whole, draw)
         (tmp_path / "y.faiss").write_bytes(content + _MARK + hashlib.sha256(content).digest())

@@ -194,7 +194,7 @@ class BookMachine(RuleBasedStateMachine):
             if server.file is not None and server.file is not here:
                 return 409, None
         if before is None or (here is not None and here.paper is None):
-            return 400, None
+            return (400 if server is None else 409), None
         try:
             after = act(before)
         except Refused:

@@ -1,3 +1,5 @@
+import os
+from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
@@ -5,6 +7,7 @@ import torch
 from helpers.draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from semimetric.core.errors import InputError
 from semimetric.losses import angular_loss
@@ -13,6 +16,7 @@ from semimetric.metric import (
     Euclidean,
     Stiefel,
     conjugate_gradient,
+    host_solver,
     minimize_angular,
     random_orthonormal,
 )
@@ -318,3 +322,42 @@ def test_two_failed_searches_in_a_row_end_the_run_where_it_began(line_search):
     assert result.iterations == 2
     torch.testing.assert_close(result.point, start, rtol=0, atol=1e-13)
     assert (result.costs == result.costs[0]).all()
+
+
+def threads_of_blas():
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    return {pool["num_threads"] for pool in pools if pool.get("threading_layer") != "openmp"}
+
+
+@dataclass(frozen=True)
+class WatchedHost(HostStiefel):
+    """Notes the threads of BLAS."""
+
+    seen: set[int]
+
+    def project(self, point, vector):
+        self.seen.update(threads_of_blas())
+        return super().project(point, vector)
+
+
+@dataclass(frozen=True)
+class Watched(Stiefel):
+    seen: set[int] = field(default_factory=set)
+
+    def on_host(self):
+        return WatchedHost(self.seen)
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two processors")
+@pytest.mark.parametrize(("least", "wanted"), [(2 * 15 * 8 * 4 + 1, 1), (2 * 15 * 8 * 4, 2)])
+def test_small_problems_take_one_blas_thread_and_all_have_the_same_result(least, wanted, monkeypatch):
+    monkeypatch.setattr(host_solver, "ONE_THREAD_PRODUCT", least)
+    with threadpool_limits(2, user_api="blas"):
+        watched = Watched()
+        found = minimize_angular(*make(3), geometry=watched)
+        assert watched.seen == {wanted}
+        assert threads_of_blas() == {2}
+    with threadpool_limits(1, user_api="blas"):
+        watched = Watched()
+        torch.testing.assert_close(minimize_angular(*make(3), geometry=watched).point, found.point)
+        assert watched.seen == {1}

@@ -156,3 +156,46 @@ def test_photographs_whose_names_are_no_utf8_are_found_by_the_names_of_the_run(t
     found = read_collection(photos)
     assert "unlabelled/r\\xfe\\xffd.png" in found.names
     assert found.paths == tuple(path_of(photos, name) for name in found.names)
+
+
+@pytest.mark.filterwarnings("ignore::semimetric.pipeline.linear.GuardWarning")
+@pytest.mark.parametrize("change", ["inserted", "shuffled", "edited"])
+def test_learning_again_keeps_labels_on_their_rows_when_a_table_changed(
+    change: str, tmp_path: Path, make_clusters: Any
+) -> None:
+    """Rows without ids are named by their numbers, which move when the table is edited."""
+    points, classes = make_clusters(0, 40, 3, 2)
+    rows = [
+        f"{','.join(map(str, point))},{'xy'[n] if row < 12 else ''}\n"
+        for row, (point, n) in enumerate(zip(points.tolist(), classes.tolist(), strict=True))
+    ]
+    table = tmp_path / "t.csv"
+    table.write_text("a,b,c,label\n" + "".join(rows))
+    assert semimetric("fit", table, "-o", tmp_path / "run", "--method", "lrml", "--json").code == 0
+    before = Desk(tmp_path / "run")
+    for row in range(12, 24):
+        before.book.label([row], "xy"[classes[row]], "me")
+    if change == "inserted":
+        rows = ["9,9,9,\n", *rows]
+    elif change == "shuffled":
+        rows = rows[::-1]
+    else:
+        rows[13] = f"7,7,7{rows[13][-2:]}"
+    table.write_text("a,b,c,label\n" + "".join(rows))
+    desk = Desk(tmp_path / "run")  # as the page after a restart
+    if change != "edited":
+        assert desk.book.labels == before.book.labels
+    shown = [[float(value) for _, value in desk.pictures.values(row)] for row in range(40)]
+    same = [row for row in range(40) if change != "edited" or row != 13]
+    assert [shown[row] for row in same] == [pytest.approx(points[row].tolist(), rel=1e-3) for row in same]
+    judged = learn_again(tmp_path / "run", before.book.labels, tmp_path / "new", digests=before.book.evidence())
+    assert judged.after is not None
+    assert judged.after > 0.9
+    learned = load_run(tmp_path / "new").fitted
+    names, labels = learned.examples.names, [None if n < 0 else "xy"[n] for n in learned.labels.tolist()]
+    expected = ["xy"[n] if row < 24 else None for row, n in enumerate(classes.tolist())]
+    if change == "edited":
+        assert judged.unused == ("row 15",)
+        expected[13] = None
+        assert "1 rows of t.csv have changed" in desk.facts()["missing"]
+    assert dict(zip(names, labels, strict=True)) == {f"row {row + 2}": label for row, label in enumerate(expected)}

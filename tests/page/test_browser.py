@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import dist
@@ -16,7 +17,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from helpers.command import semimetric
-from helpers.page import Served
+from helpers.page import Served, serve
 
 from semimetric.data.label_book import BookFile, Entry
 
@@ -321,3 +322,54 @@ def test_ctrl_c_ends_the_server_although_a_browser_listens(served: Served, open_
     assert "ERROR" not in said
     served.restart()
     assert open_page(served.url).inner_text("#count").endswith("of 73 labelled")
+
+
+def test_labels_are_kept_in_the_window_while_they_cannot_be_saved(planted: Path, browser: Any, tmp_path: Path) -> None:
+    """The file is moved while the page is open; each choice is tried, and none loses a label."""
+    shutil.copytree(planted / "run", tmp_path / "run")
+    served, book = serve(tmp_path / "run"), tmp_path / "run.labels.sqlite"
+    page = browser.new_page()
+    try:
+        page.set_default_timeout(30_000)
+        page.goto(served.url)
+        page.wait_for_function(READY)
+        shown = page.eval_on_selector_all("#grid .tile", "tiles => tiles.map(tile => tile.title)")
+        page.keyboard.press("1")
+        wait_for(page, "1 label saved: blue")
+        book.rename(tmp_path / "elsewhere")
+        page.keyboard.type("23")
+        page.wait_for_selector("#held:not([hidden])")
+        page.wait_for_function(
+            "document.getElementById('held').textContent.includes('2 labels are kept in this window')"
+        )
+        assert "run.labels.sqlite was moved or removed" in page.inner_text("#held")
+        page.get_by_text("Try again").click()
+        page.wait_for_selector("#held:not([hidden])")
+        page.get_by_text("Write the file again").click()
+        wait_for(page, "1 label saved: red")
+        assert page.locator("#held").is_hidden()
+        assert saved(served) == [*zip(shown, ("blue", "green", "red"), strict=False)]
+        (tmp_path / "junk").write_text("junk")
+        (tmp_path / "junk").replace(book)
+        page.keyboard.press("1")
+        page.wait_for_selector("#held:not([hidden])")
+        page.get_by_text("Use the file that is there now").click()
+        page.wait_for_function("document.getElementById('held').textContent.includes('not a label book')")
+        assert book.read_text() == "junk"
+        shutil.copy(tmp_path / "elsewhere", book)  # the copy from before, with one label
+        page.get_by_text("Try again").click()
+        page.wait_for_function("document.getElementById('held').textContent.includes('was replaced')")
+        page.get_by_text("Use the file that is there now").click()
+        wait_for(page, "1 label saved: blue")
+        assert saved(served) == [(shown[0], "blue"), (shown[3], "blue")]
+        served.process.kill()
+        served.process.wait()
+        page.keyboard.type("12")
+        page.wait_for_function("document.getElementById('held').textContent.includes('does not answer')")
+        assert page.locator("#held .count").inner_text() == "2 labels are kept in this window."
+        assert page.inner_text("#status") == "Not saved yet: 2 labels"
+        page.get_by_text("Discard").click()
+        assert page.locator("#held").is_hidden()
+    finally:
+        page.close()
+        served.kill()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -22,14 +21,6 @@ from helpers.milvus import contents
 
 class Killed(Exception):
     """Stands for a kill in the middle of loading."""
-
-
-def stop_at(rows: int):
-    def progress(done: int, total: int) -> None:
-        if done >= rows:
-            raise Killed
-
-    return progress
 
 
 @pytest.fixture
@@ -105,19 +96,86 @@ def test_loading_again_changes_nothing(tmp_path: Path, points: torch.Tensor) -> 
     assert torch.equal(torch.tensor([row["embedding"] for row in first]), points)
 
 
-def test_a_search_after_a_broken_load_sees_what_was_sent(tmp_path: Path, points: torch.Tensor) -> None:
-    """A copy of the folder while it is open is what a killed process leaves."""
+def test_a_broken_load_leaves_what_was_there_before(tmp_path: Path, points: torch.Tensor) -> None:
+    """A copy of the folder while it is loaded is what a killed process leaves."""
+    left = []
+
+    def stop(done: int, total: int) -> None:
+        if done >= 300:
+            left.append(shutil.copytree(tmp_path / "run.db", tmp_path / f"left {len(left)}.db"))
+            raise Killed
+
     with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
         with pytest.raises(Killed):
-            index.load(points, batch_size=100, progress=stop_at(300))
-        shutil.copytree(tmp_path / "run.db", tmp_path / "left.db")
-        assert index.search(points[:1], 1).rows.item() == 0  # after a failure that the process survived
-    with MilvusIndex(tmp_path / "left.db", "run", 12) as index:
-        assert len(index) == 300
-        assert index.search(points[299:300], 1).rows.item() == 299
-        assert list((tmp_path / "left.db").rglob("*.idx"))  # and needs not look at every row for it
-        index.load(points, batch_size=100)
-        assert index.search(points[599:], 1).rows.item() == 599
+            index.load(points, batch_size=100, progress=stop)
+        with pytest.raises(InputError):  # no collection
+            index.search(points, 1)
+        index.load(points)
+        with pytest.raises(Killed):
+            index.load(points + 1, batch_size=100, progress=stop, replace=True)
+        assert index.search(points[7:8], 1).rows.item() == 7
+        assert not list((tmp_path / "run.db").glob("semimetric*"))
+    assert all(list(folder.glob("semimetric*")) for folder in left)
+    for folder in left:
+        with MilvusIndex(folder, "run", 12) as index:
+            if folder == left[1]:
+                assert index.search(points[7:8], 1).rows.item() == 7
+            index.load(points + 1, replace=folder == left[1])
+            assert index.search(points[9:10] + 1, 1).rows.item() == 9
+        assert not list(folder.glob("semimetric*"))
+        assert [row["row"] for row in contents(folder, "run")] == list(range(600))
+
+
+def test_files_of_others_where_a_collection_is_built_are_never_removed(tmp_path: Path, points: torch.Tensor) -> None:
+    build_index(tmp_path / "run.db", points)
+    theirs = tmp_path / "run.db" / "semimetric-loading.db" / "collections" / "thesis.txt"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("precious")
+    with pytest.raises(InputError, match=r"thesis\.txt"):
+        build_index(tmp_path / "run.db", points + 1, replace=True)
+    assert theirs.read_text() == "precious"
+    with open_index(tmp_path / "run.db", 12) as index:
+        assert index.search(points[5:6], 1).rows.item() == 5
+
+
+@pytest.mark.parametrize("kind", ["*.parquet", "*.idx", "manifest.json", "schema.json", "*.sha256", "gone", "more"])
+def test_files_that_changed_since_the_load_are_refused_and_replaced(
+    tmp_path: Path, points: torch.Tensor, kind: str
+) -> None:
+    build_index(tmp_path / "run.db", points, collection="run")
+    folder = tmp_path / "run.db" / "collections" / "run"
+    changed = next(folder.rglob("*.idx" if kind in ("gone", "more") else kind))
+    if kind == "more":
+        shutil.copy(changed, folder / "wal" / "wal_1.arrow")
+    elif kind == "gone":
+        changed.unlink()
+    else:
+        content = bytearray(changed.read_bytes())
+        content[len(content) // 2] ^= 1
+        changed.write_bytes(content)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
+        for read in (lambda: index.search(points, 1), lambda: len(index)):
+            with pytest.raises(RunError, match=r"collection 'run' .*run\.db.*replace=True"):
+                read()
+        with pytest.raises(InputError, match="replace=True"):
+            index.load(points)
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+        index.load(points, replace=True)
+        assert index.search(points[:40], 1).rows.flatten().tolist() == list(range(40))
+
+
+def test_a_collection_without_a_seal_is_refused(tmp_path: Path, points: torch.Tensor) -> None:
+    """As an earlier version loaded it, or another program by the same fields."""
+    build_index(tmp_path / "run.db", points)
+    next((tmp_path / "run.db").rglob("*.sha256")).unlink()
+    with open_index(tmp_path / "run.db", 12) as index, pytest.raises(RunError, match="replace=True"):
+        index.search(points, 1)
+    with pytest.raises(InputError, match="replace=True"):
+        build_index(tmp_path / "run.db", points)
+    build_index(tmp_path / "run.db", points, replace=True)
+    with open_index(tmp_path / "run.db", 12) as index:
+        assert len(index) == 600
 
 
 def test_another_run_is_refused_or_replaced(tmp_path: Path, points: torch.Tensor) -> None:
@@ -186,36 +244,6 @@ def test_files_of_others_in_a_collection_are_never_removed(tmp_path: Path, point
         with pytest.raises(InputError, match=r"thesis\.txt is no file"):
             index.load(points + 1, replace=True)
     assert (tmp_path / "run.db" / "collections" / "other" / "thesis.txt").read_text() == "precious"
-
-
-@pytest.mark.parametrize("then", ["search", "load"])
-def test_half_an_index_of_a_killed_process_is_built_again(tmp_path: Path, points: torch.Tensor, then: str) -> None:
-    with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
-        index.load(points)
-    (kept,) = (tmp_path / "run.db").rglob("*.idx")
-    os.truncate(kept, kept.stat().st_size // 2)
-    with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
-        if then == "load":
-            index.load(points)
-        assert index.search(points[:40], 1).rows.flatten().tolist() == list(range(40))
-    assert kept.stat().st_size > 600 * 12 * 4
-
-
-def test_rows_that_a_killed_process_left_twice_end_up_once(tmp_path: Path, points: torch.Tensor) -> None:
-    """The log is put back after its rows are in a file, as if the process had been killed before it removed it."""
-    log = tmp_path / "run.db" / "collections" / "run" / "wal"
-    with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
-        with pytest.raises(Killed):
-            index.load(points, batch_size=100, progress=stop_at(300))
-        shutil.copytree(log, tmp_path / "log")
-    shutil.copytree(tmp_path / "log", log, dirs_exist_ok=True)
-    assert [row["row"] for row in contents(tmp_path / "run.db", "run")] == [row for row in range(300) for _ in range(2)]
-    shutil.copytree(tmp_path / "log", log, dirs_exist_ok=True)
-    with MilvusIndex(tmp_path / "run.db", "run", 12) as index:
-        index.load(points, batch_size=100)
-        assert len(index) == 600
-        assert index.search(points[:1], 600).rows.sort().values.equal(torch.arange(600)[None])
-    assert [row["row"] for row in contents(tmp_path / "run.db", "run")] == list(range(600))
 
 
 def test_closing_unlocks_and_ends(tmp_path: Path, points: torch.Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +126,25 @@ def test_the_index_of_a_run_is_searched_like_the_run(place: str, points: torch.T
         search_run_index(place, points[1:], points, 4, "semimetric")
     with pytest.raises(RunError, match="is of another run"):
         search_run_index(place, points.roll(1, 0), points, 4, "semimetric")
+
+
+def test_single_flipped_bits_of_an_index_never_change_an_answer_in_silence(place: str, points: torch.Tensor) -> None:
+    build_index(place, points)
+    wanted = search_run_index(None, points, points, 5, "semimetric")
+    files = [path for path in (Path(place), *Path(place).rglob("*")) if path.is_file() and path.stat().st_size]
+    draw, refused = random.Random(0), 0
+    for number in range(84):
+        damaged = files[number % len(files)]
+        whole = damaged.read_bytes()
+        position, bit = draw.randrange(len(whole)), draw.randrange(8)
+        damaged.write_bytes(whole[:position] + bytes([whole[position] ^ 1 << bit]) + whole[position + 1 :])
+        try:
+            assert torch.equal(search_run_index(place, points, points, 5, "semimetric").rows, wanted.rows)
+        except RunError:
+            refused += 1
+        damaged.write_bytes(whole)
+    assert refused > 80
+    assert torch.equal(search_run_index(place, points, points, 5, "semimetric").rows, wanted.rows)
 
 
 @pytest.mark.parametrize("place", ["run", "run.other", "", "ftp://host/run.faiss", "http//host"])

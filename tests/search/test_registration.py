@@ -14,8 +14,8 @@ import torch
 from helpers import text_index
 
 import semimetric as sm
-from semimetric.core.errors import InputError
-from semimetric.search import ExactIndex, build_index, check_place, search_run_index
+from semimetric.core.errors import InputError, RunError
+from semimetric.search import ExactIndex, Hits, Index, IndexBackend, build_index, check_place, search_run_index
 from semimetric.search.index import INDEXES
 
 TESTS = Path(text_index.__file__).parent.parent
@@ -80,3 +80,41 @@ with open_index("run.txt", 5) as index:
     )
     assert done.stdout == "TextIndex 5 [0, 1, 2, 3, 4]\n"
     assert (tmp_path / "run.txt").is_file()
+
+
+class Proposing(Index):
+    """Finds the right rows, farthest first, with distances that are a little wrong; the last row may be another."""
+
+    def __init__(self, stored: torch.Tensor, last: int | None) -> None:
+        self.width, self._exact, self._last = stored.shape[1], ExactIndex(stored), last
+
+    def __len__(self) -> int:
+        return len(self._exact)
+
+    def search(self, queries: torch.Tensor, k: int) -> Hits:
+        hits = self._exact.search(queries, k)
+        rows = hits.rows if self._last is None else torch.cat([hits.rows[:, :-1], hits.rows[:, :1] + self._last], 1)
+        return Hits(rows.flip(1), hits.distances.flip(1) * (1 + 1e-6))
+
+
+@pytest.fixture(params=[None, 0, -1000, 1000], ids=["right", "twice", "negative", "beyond"])
+def proposed(request: pytest.FixtureRequest, tmp_path: Path, make_clusters) -> Iterator[tuple[str, torch.Tensor]]:
+    """A place whose index proposes rows, and the embeddings of its run, of which many are at equal distances."""
+    points, place = make_clusters(0, 300, 2, 5)[0].round(), tmp_path / "run.proposing"
+    place.touch()
+    kind = IndexBackend("proposing", "", lambda *_: Proposing(points, request.param), print, (".proposing",))
+    sm.register_index(kind)
+    yield str(place), points
+    del INDEXES._loaded["proposing"]
+
+
+def test_what_an_index_proposes_is_ranked_by_the_embeddings_of_the_run(proposed, request) -> None:
+    place, points = proposed
+    if "right" not in request.node.name:
+        with pytest.raises(RunError, match=r"run\.proposing"):
+            search_run_index(place, points, points, 4, "semimetric")
+        return
+    wanted = search_run_index(None, points, points, 4, "semimetric")
+    found = search_run_index(place, points, points, 4, "semimetric")
+    assert torch.equal(found.distances, wanted.distances)
+    assert (found.rows == wanted.rows).float().mean() > 0.9  # the index itself may leave out some at equal distances

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
-import stat
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,15 +11,16 @@ from helpers.own_photos import COLOURS, write_photo
 
 from semimetric.core.errors import InputError, RunError
 from semimetric.data import read_collection
-from semimetric.data.book_recovery import recover
-from semimetric.data.label_book import BookFile, MovedError
-from semimetric.serve.book import LabelBook, check_label, import_labels
+from semimetric.serve.book import Given, LabelBook, check_label, import_labels
 
 NAMES, GIVEN = ("a", "b", "c", "d"), ("red", None, None, "blue")
 
 
+RUN = Given(NAMES, GIVEN, classes=("blue", "red"))
+
+
 def opened(path: Path) -> LabelBook:
-    return LabelBook(path, NAMES, GIVEN, classes=("blue", "red"))
+    return LabelBook(path, RUN)
 
 
 def names(book: LabelBook) -> list[tuple[str, str | None]]:
@@ -76,14 +73,14 @@ def test_undo_takes_back_the_last_change_of_its_person_alone(path: Path) -> None
 
 
 def test_classes_keep_key_and_colour_for_good(path: Path) -> None:
-    book = LabelBook(path, NAMES, GIVEN, classes=("blue", "7", "red"))
+    book = LabelBook(path, Given(NAMES, GIVEN, classes=("blue", "7", "red")))
     assert names(book) == [("blue", "1"), ("7", "7"), ("red", "2")]
     book.label([1], "green", "me")
     book.rename_class("blue", "sea", "me")
     book.delete_class("red", "me")
     assert book.labels == [None, "green", None, "sea"]
     assert names(book) == [("sea", "1"), ("7", "7"), ("green", "3")]
-    assert book.names_of(["blue", "red"]) == ["sea", None]
+    assert book.names_of(RUN) == ["sea", None]
     book.merge_classes("green", "sea", "you")
     assert book.labels == [None, "sea", None, "sea"]
     book.label([2], "green", "me")  # the class is used again, but for its earlier examples
@@ -118,7 +115,7 @@ def test_two_classes_never_have_one_name(path: Path) -> None:
 def test_labels_of_the_run_follow_names_that_people_gave(path: Path) -> None:
     book = opened(path)
     book.rename_class("red", "crimson", "me")
-    again = LabelBook(path, (*NAMES, "e"), (*GIVEN, "red"), classes=("blue", "red"))
+    again = LabelBook(path, Given((*NAMES, "e"), (*GIVEN, "red"), classes=("blue", "red")))
     assert again.labels == ["crimson", None, None, "blue", "crimson"]
     assert names(again) == [("blue", "1"), ("crimson", "2")]
     assert again.undo("me").rows == (0, 4)
@@ -129,13 +126,13 @@ def test_classes_of_a_run_are_told_apart_by_more_than_their_names(path: Path) ->
     book = opened(path)
     book.rename_class("red", "crimson", "me")
     book.label([1], "red", "me")  # another class
-    assert book.names_of(["blue", "red"]) == ["blue", "crimson"]
-    learned = book.identities()
+    assert book.names_of(RUN) == ["blue", "crimson"]
+    learned = Given(NAMES, ("crimson", "red", None, "blue"), (), ("blue", "crimson", "red"), learned=book.identities())
     book.rename_class("crimson", "ruby", "me")
-    book.grow(NAMES, ("crimson", "red", None, "blue"), (), ("blue", "crimson", "red"), learned=learned)
+    book.grow(learned)
     assert names(book) == [("blue", "1"), ("ruby", "2"), ("red", "3")]  # and no new class "crimson"
-    assert book.names_of(["blue", "crimson", "red"], learned) == ["blue", "ruby", "red"]
-    book.grow((*NAMES, "e"), (*GIVEN, "red"), classes=("blue", "red"))
+    assert book.names_of(learned) == ["blue", "ruby", "red"]
+    book.grow(Given((*NAMES, "e"), (*GIVEN, "red"), classes=("blue", "red")))
     assert book.labels == ["ruby", "red", None, "blue", "ruby"]
 
 
@@ -144,7 +141,7 @@ def test_a_class_of_the_run_comes_back_where_another_one_took_its_name(path: Pat
     book.rename_class("red", "crimson", "me")
     book.delete_class("crimson", "me")
     book.rename_class("blue", "crimson", "me")
-    again = LabelBook(path, (*NAMES, "e"), (*GIVEN, "red"), classes=("blue", "red"))
+    again = LabelBook(path, Given((*NAMES, "e"), (*GIVEN, "red"), classes=("blue", "red")))
     assert again.labels[3:] == ["crimson", "red"]
 
 
@@ -164,246 +161,42 @@ def test_two_servers_on_one_book_see_all_events(path: Path) -> None:
 def test_examples_that_a_run_has_beyond_the_book_are_taken_in(path: Path) -> None:
     book = opened(path)
     book.label([1], "red", "me")
-    book.grow((*NAMES, "e", "f", "g"), (*GIVEN, None, "red", "blue"), {6}, ("blue", "red"))
+    book.grow(Given((*NAMES, "e", "f", "g"), (*GIVEN, None, "red", "blue"), {6}, ("blue", "red")))
     assert book.labels == ["red", "red", None, "blue", None, "red", "blue"]
     book.label([4, 5], "green", "me")
     assert book.sources[4:] == ["suggested", "", "suggested"]
     book.undo("me")
     assert book.labels[4:] == [None, "red", "blue"]
     with pytest.raises(RunError):
-        book.grow(("b", "a", *NAMES[2:]), GIVEN)
-
-
-FOREIGN = {
-    "a table": b"path,label\na.png,x\nb.png,y",
-    "text": b"notes without a newline",
-    "nothing": b"",
-    "another database": None,
-    "a newer format": None,
-}
-
-
-@pytest.mark.parametrize("what", FOREIGN)
-def test_a_file_of_others_stays_as_it_is(what: str, path: Path) -> None:
-    content = FOREIGN[what]
-    if content is None:
-        db = sqlite3.connect(path)
-        db.execute("CREATE TABLE t (x)")
-        if what == "a newer format":
-            db.executescript("PRAGMA application_id = 1397574722; PRAGMA user_version = 2")
-        db.commit()
-        db.close()
-    else:
-        path.write_bytes(content)
-    before = path.read_bytes(), os.stat(path)[:9]
-    with pytest.raises(InputError, match=r"run\.labels\.sqlite"):
-        opened(path)
-    assert (path.read_bytes(), os.stat(path)[:9]) == before
-
-
-def test_links_pipes_and_folders_are_refused(path: Path) -> None:
-    victim = path.with_name("victim.json")
-    victim.write_text("{}")
-    path.symlink_to(victim)
-    with pytest.raises(InputError, match="link"):
-        opened(path)
-    assert path.is_symlink()
-    assert victim.read_text() == "{}"
-    path.unlink()
-    path.symlink_to(path.with_name("nothing"))
-    with pytest.raises(InputError, match="link"):
-        opened(path)
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(InputError):
-        opened(path)  # and does not wait for a writer
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(InputError):
-        opened(path)
-
-
-def test_a_journal_that_a_stranger_laid_beside_removes_no_file(path: Path) -> None:
-    """The journal of a crash may name a file that SQLite removes after it has rolled back."""
-    book = opened(path)
-    book.label([1], "red", "me")
-    book.close()
-    victim, journal = path.with_name("precious"), Path(f"{path}-journal")
-    name = str(victim).encode()
-    mark = bytes.fromhex("d9d505f920a163d7")
-    header = mark + bytes(4) + bytes(4) + (2).to_bytes(4, "big") + (512).to_bytes(4, "big") + (4096).to_bytes(4, "big")
-    tail = name + len(name).to_bytes(4, "big") + sum(name).to_bytes(4, "big") + mark
-    victim.write_bytes(b"")
-    journal.write_bytes(header.ljust(512, b"\0") + (3).to_bytes(4, "big") + tail)
-    with pytest.raises(InputError, match="journal"):
-        opened(path)
-    assert victim.exists()
-    journal.unlink()
-    journal.symlink_to(victim)
-    with pytest.raises(InputError, match="journal"):
-        opened(path)
-    journal.unlink()
-    assert opened(path).labels == ["red", "red", None, "blue"]
-
-
-def test_a_book_with_triggers_or_views_of_a_stranger_is_refused(path: Path) -> None:
-    opened(path).label([1], "red", "me")
-    db = sqlite3.connect(path)
-    db.execute("CREATE TRIGGER t AFTER INSERT ON events BEGIN DELETE FROM events; END")
-    db.commit()
-    with pytest.raises(RunError, match="damaged"):
-        opened(path)
-
-
-@pytest.mark.parametrize("how", ["moved", "removed", "replaced", "swapped"])
-def test_nothing_is_called_saved_after_the_file_was_moved(how: str, path: Path) -> None:
-    book = opened(path)
-    book.label([1], "red", "me")
-    kept = path.read_bytes()
-    if how == "moved":
-        path.rename(path.with_name("elsewhere"))
-    elif how == "removed":
-        path.unlink()
-    else:
-        other = path.with_name("other")
-        other.write_bytes(kept if how == "replaced" else b"junk")
-        other.replace(path)
-    with pytest.raises(MovedError):
-        book.label([2], "green", "me")
-    assert book.labels == ["red", "red", None, "blue"]
-    if how in ("moved", "removed"):
-        with pytest.raises(InputError):
-            book.choose("use")
-        book.choose("write")
-    elif how == "replaced":
-        with pytest.raises(InputError):
-            book.choose("write")
-        assert path.read_bytes() == kept
-        book.choose("use")
-    else:
-        with pytest.raises(InputError):
-            book.choose("use")
-        assert path.read_bytes() == b"junk"
-        return
-    book.label([2], "green", "me")
-    assert opened(path).labels == ["red", "red", "green", "blue"]
-
-
-def test_a_file_that_was_put_back_is_gone_on_with(path: Path) -> None:
-    book = opened(path)
-    book.label([1], "red", "me")
-    path.rename(path.with_name("elsewhere"))
-    with pytest.raises(MovedError):
-        book.label([2], "green", "me")
-    path.with_name("elsewhere").rename(path)
-    book.label([2], "green", "me")
-    assert opened(path).labels == ["red", "red", "green", "blue"]
+        book.grow(Given(("b", "a", *NAMES[2:]), GIVEN))
 
 
 def test_a_label_follows_the_content_of_its_example(path: Path) -> None:
-    book = LabelBook(path, ("row 0", "row 1", "row 2"), (None, None, "x"), digests=("p", "q", "r"))
+    book = LabelBook(path, Given(("row 0", "row 1", "row 2"), (None, None, "x"), digests=("p", "q", "r")))
     book.label([0], "a", "me")
     book.label([1], "b", "me")
-    moved = LabelBook(path, ("row 0", "row 1", "row 2", "row 3"), (None, None, None, "x"), digests=("n", "p", "q", "r"))
+    moved = LabelBook(
+        path, Given(("row 0", "row 1", "row 2", "row 3"), (None, None, None, "x"), digests=("n", "p", "q", "r"))
+    )
     assert moved.labels == [None, "a", "b", "x"]
     assert not moved.matches.note(path)
     moved.label([1], "c", "me")  # and the older label of "row 1", with another content, stays with that content
     assert moved.labels == [None, "c", "b", "x"]
-    again = LabelBook(path, ("row 0", "row 1", "row 2", "row 3"), (None, None, None, "x"), digests=("n", "p", "q", "r"))
+    again = LabelBook(
+        path, Given(("row 0", "row 1", "row 2", "row 3"), (None, None, None, "x"), digests=("n", "p", "q", "r"))
+    )
     assert again.labels == [None, "c", "b", "x"]
 
 
 def test_a_label_whose_example_has_changed_is_listed_and_not_used(path: Path) -> None:
-    book = LabelBook(path, ("row 0", "row 1"), (None, None), digests=("p", "q"))
+    book = LabelBook(path, Given(("row 0", "row 1"), (None, None), digests=("p", "q")))
     book.label([0], "a", "me")
     book.label([1], "b", "me")
-    twice = LabelBook(path, ("row 0", "row 1", "row 2"), (None,) * 3, digests=("z", "p", "p"))
+    twice = LabelBook(path, Given(("row 0", "row 1", "row 2"), (None,) * 3, digests=("z", "p", "p")))
     assert twice.labels == [None, None, None]
     (note,) = twice.matches.note(path)
     assert "2 labels" in note
     assert "row 0 (a)" in note
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_damaged_book_is_named_and_what_can_be_read_is_recovered(seed: int, path: Path) -> None:
-    import random
-
-    book = LabelBook(path, [f"example {row}" for row in range(400)], [None] * 400)
-    for row in range(400):
-        book.label([row], f"class {row % 7}", "me")
-    whole = {entry.example: entry.label for entry in book.file.entries()}
-    book.close()
-    draw = random.Random(seed)
-    content = bytearray(path.read_bytes())
-    at = draw.randrange(100, len(content))
-    if seed % 2:
-        content[at] ^= 1 << draw.randrange(8)
-    else:
-        content[at & ~4095 : (at & ~4095) + 4096] = bytes(4096)  # a lost page
-    path.write_bytes(content)
-    try:
-        found = {entry.example: entry.label for entry in BookFile(path).entries()}
-    except (RunError, InputError) as error:
-        assert "run.labels.sqlite" in str(error)  # noqa: PT017
-        copy = path.with_name("copy.sqlite")
-        counts = recover(path, copy)
-        with BookFile(copy) as opened_copy:
-            found = {entry.example: entry.label for entry in opened_copy.entries()}
-        assert counts["events"] >= 300
-        assert len(found) >= 300
-        assert {*found.items()} <= {*whole.items()}
-    else:
-        assert found == whole  # the damage was in a place that holds nothing
-
-
-def test_recovery_needs_no_head_of_the_file(path: Path) -> None:
-    opened(path).label([1, 2], "green", "me")
-    content = path.read_bytes()
-    path.write_bytes(bytes(100) + content[100:])
-    copy = path.with_name("copy")
-    recover(path, copy)
-    assert opened(copy).labels == ["red", "green", "green", "blue"]
-    with pytest.raises(InputError):
-        recover(path, copy)  # which is there
-
-
-def test_a_full_disk_saves_all_of_a_step_or_nothing(path: Path) -> None:
-    """The limit on the size of files is that of a process of its own, so that no other test meets it."""
-    script = """
-import resource, signal, sys
-from pathlib import Path
-from semimetric.core.errors import RunError
-from semimetric.serve.book import LabelBook
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-path = Path(sys.argv[1])
-book = LabelBook(path, [f"example {row}" for row in range(900)], [None] * 900)
-resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
-for size in (2000, 70_000):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-    try:
-        book.label(range(900), "green", "me")
-    except RunError as error:
-        assert "run.labels.sqlite" in str(error), error
-    else:
-        raise SystemExit("the labels were taken for saved")
-    assert book.labelled == (size > 2000), book.labelled
-    assert len(list(path.parent.iterdir())) == (size > 2000), list(path.parent.iterdir())
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    book.label([0], "blue", "me")
-book.label([2], "blue", "me")
-"""
-    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    with BookFile(path) as book:
-        found = {entry.example: entry.label for entry in book.entries()}
-    assert found == {"example 0": "blue", "example 2": "blue"}
-
-
-def test_a_new_book_has_the_rights_of_any_new_file(path: Path) -> None:
-    opened(path).label([1], "red", "me")
-    plain = path.with_name("plain")
-    plain.touch()
-    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
 
 
 @pytest.mark.parametrize(
@@ -458,7 +251,7 @@ def test_fit_reads_a_book_and_follows_a_photograph_to_its_new_name(tmp_path: Pat
     for number, (name, colour) in enumerate(COLOURS.items()):
         write_photo(folder / f"{name}.png", colour, number)
     files = [folder / f"{name}.png" for name in COLOURS]
-    book = LabelBook(tmp_path / "b", [f.name for f in files], [None] * 3, digest=lambda row: _digest(files[row]))
+    book = LabelBook(tmp_path / "b", Given([f.name for f in files], [None] * 3), lambda row: _digest(files[row]))
     book.label([0, 1], "warm", "me")
     book.label([2], "cold", "me")
     (folder / "red.png").rename(folder / "renamed.png")
@@ -526,3 +319,29 @@ def test_labels_are_printed_with_those_of_the_book(labelled: Path, tmp_path: Pat
     assert rows["row 22"] == ["x", "suggested"]
     damaged = tmp_path / "run"
     assert semimetric("labels", labelled / "run", "--recover", damaged, "--json").json()["events"] == 16
+
+
+def test_what_others_wrote_reaches_the_browsers_after_a_label_of_ones_own(path: Path) -> None:
+    one, other = opened(path), opened(path)
+    one.label([0], "green", "me")
+    other.label([2], "green", "you")
+    one.label([3], "green", "me")
+    assert one.labels == ["green", None, "green", "green"]
+    assert one.refresh() == (2,)
+    assert one.refresh() == ()
+
+
+def test_many_threads_leave_in_memory_what_the_file_says(path: Path) -> None:
+    book = opened(path)
+
+    def act(person: int) -> None:
+        for number in range(12):
+            if number % 4 == 3:
+                book.undo(f"person {person}")
+            else:
+                book.label([number % 4], f"class {person}", f"person {person}")
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(act, range(8)))
+    assert book.labels == opened(path).labels
+    assert book.changes == opened(path).changes == 8 * 6

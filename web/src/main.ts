@@ -395,6 +395,7 @@ class Page {
   private showHeld(): void {
     const count = this.pending.length;
     element("held").querySelector(".count")!.textContent = `${count === 1 ? "1 label is" : `${count} labels are`} kept in this window.`;
+    this.say(`Not saved yet: ${count === 1 ? "1 label" : `${count} labels`}`, true);
   }
 
   private async release(act: () => unknown): Promise<void> {

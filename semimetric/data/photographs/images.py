@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
     Pixels = NDArray[np.uint8]
 
+IMAGE_FORMATS = {".png": "PNG", ".webp": "WEBP", ".gif": "GIF", ".bmp": "BMP", ".avif": "AVIF", ".jp2": "JPEG2000"}
+IMAGE_FORMATS |= dict.fromkeys((".jpg", ".jpeg", ".jfif"), "JPEG") | dict.fromkeys((".ppm", ".pgm"), "PPM")
+IMAGE_FORMATS |= dict.fromkeys((".tif", ".tiff"), "TIFF") | dict.fromkeys(HEIC_SUFFIXES, "HEIF")
+"""Pillow's name of the format by the end of a file's name. No other format is parsed, whatever the name of a file is:
+pillow would hand PostScript to Ghostscript, which executes it."""
+
 Fit = Literal["crop", "squash"]
 """How a photograph becomes a square: the middle of it, or all of it out of proportion."""
 
@@ -52,11 +58,10 @@ def check_photo_options(side: int, fit: str, workers: int | None) -> None:
 def decode_image(source: Path, side: int, fit: Fit = "crop") -> Tensor:
     """Decode an image file to RGB, uint8 (3, side, side).
 
-    ``source`` is a JPEG, PNG, WebP or what else pillow reads. The orientation that EXIF data tell is applied,
-    transparency is put on white, of an animation the first frame is taken, and 16-bit grey is reduced to 8 bits;
-    colour profiles are not applied. ``fit`` "crop" brings the shorter side to ``side`` and keeps the middle,
-    "squash" brings both sides to it, by bicubic interpolation with antialiasing. To decode many, or in threads,
-    use ``PhotoReader``.
+    ``source`` is of one of the ``IMAGE_FORMATS``. The orientation that EXIF data tell is applied, transparency is put
+    on white, of an animation the first frame is taken, and 16-bit grey is reduced to 8 bits; colour profiles are not
+    applied. ``fit`` "crop" brings the shorter side to ``side`` and keeps the middle, "squash" brings both sides to it,
+    by bicubic interpolation with antialiasing. To decode many, or in threads, use ``PhotoReader``.
     """
     import torch
 
@@ -81,11 +86,13 @@ def open_image(path: Path, side: int) -> ImageFile:
 
     with _explained(), warnings.catch_warnings(action="ignore"):
         _check_file(path)
+        formats = {*IMAGE_FORMATS.values()} - {"HEIF"}
         if path.suffix.lower() in HEIC_SUFFIXES:
             if not reads_heic():
                 raise Undecodable(NEEDS_EXTRA)
             teach_pillow_heic()
-        image = Image.open(path)
+            formats.add("HEIF")
+        image = Image.open(path, formats=sorted(formats))
         try:
             if math.prod(image.size) > (Image.MAX_IMAGE_PIXELS or math.inf):
                 raise Image.DecompressionBombError
@@ -128,7 +135,7 @@ def _explained() -> Iterator[None]:
     except (Undecodable, MemoryError):
         raise
     except UnidentifiedImageError as error:
-        raise Undecodable("it is not an image that pillow knows, or cut off within its first bytes") from error
+        raise Undecodable("it is not an image of a kind that is read, or cut off within its first bytes") from error
     except Image.DecompressionBombError as error:
         raise Undecodable(f"it has more than pillow's limit of {Image.MAX_IMAGE_PIXELS} pixels") from error
     except PermissionError as error:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from semimetric.core.errors import InputError
+from semimetric.core.files import check_input
 
 _DELIMITERS, _HEAD = "\t;,", 2**16
 _SHOWN_COLUMNS, _SHOWN_LETTERS = 8, 40
@@ -50,6 +51,7 @@ def read_delimited(path: Path) -> Delimited:
 
 
 def _text_of(path: Path) -> str:
+    check_input(path, "a table or list in UTF-8, such as .csv")
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:

@@ -13,17 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from semimetric.core.errors import InputError
+from semimetric.core.files import shown
 from semimetric.data.collection import Collection, NaturalKey, label_texts, natural_key, skipped_lines, tidy
 from semimetric.data.label_matches import is_book, labelled_by
 from semimetric.data.labels import SUGGESTED, is_no_label, placeholder_notes
 from semimetric.data.photographs.heic import HEIC_SUFFIXES, NEEDS_EXTRA, reads_heic
+from semimetric.data.photographs.images import IMAGE_FORMATS
 from semimetric.data.readers.delimited import find_column, listed, read_delimited
 
-IMAGE_SUFFIXES = (
-    *(".jpg", ".jpeg", ".jfif", ".png", ".webp", ".gif", ".bmp"),
-    *(".tif", ".tiff", ".avif", ".jp2", ".ppm", ".pgm"),
-    *HEIC_SUFFIXES,
-)
+IMAGE_SUFFIXES = tuple(IMAGE_FORMATS)
 """How the names of image files end, in lower case."""
 PATH_COLUMNS, LABEL_COLUMNS = ("path", "file", "filename", "image", "name"), ("label", "class", "species", "category")
 """Usual names of the columns with paths and with labels in a list of labels; the first that is there counts."""
@@ -170,14 +168,9 @@ def _output_in(path: Path) -> str:
 
 
 def _child(folder: _Place, entry: str, folders_are_classes: bool) -> _Place:
-    path, parts = folder.path / entry, (*folder.parts, natural_key(_shown(entry)))
+    path, parts = folder.path / entry, (*folder.parts, natural_key(shown(entry)))
     is_class = folders_are_classes and not folder.parts and os.path.isdir(path)
     return _Place(parts, path, folder.linked or os.path.islink(path), _class_of(entry) if is_class else folder.label)
-
-
-def _shown(name: str) -> str:
-    """Write out the bytes of a file name that are not UTF-8."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def path_of(folder: Path, shown: str) -> Path:
@@ -190,7 +183,7 @@ def path_of(folder: Path, shown: str) -> Path:
 
 
 def _class_of(folder: str) -> str | None:
-    label = tidy(_shown(folder))
+    label = tidy(shown(folder))
     return None if is_no_label(label) else label
 
 
@@ -319,7 +312,7 @@ def _place_at(path: Path, root: Path) -> _Place:
     """Name a file relative to ``root`` or, where it is not inside, by its absolute path."""
     absolute, base = Path(os.path.abspath(path)), os.path.abspath(root)
     parts = absolute.relative_to(base).parts if absolute.is_relative_to(base) else (absolute.as_posix(),)
-    return _Place(tuple(natural_key(_shown(part)) for part in parts), path)
+    return _Place(tuple(natural_key(shown(part)) for part in parts), path)
 
 
 def _contradiction(name: str, labels: Mapping[int, str | None]) -> dict[str, str]:

@@ -209,6 +209,8 @@ def _read_parquet(source: Path) -> _Table:
     try:
         with parquet.ParquetFile(source) as file:
             table = file.read()
+    except MemoryError:
+        raise
     except Exception as error:  # a damaged file can raise almost anything
         raise InputError(f"{source} cannot be read as a Parquet file: {error}. Write it again.") from error
     check_columns(table.column_names, source)

@@ -22,7 +22,6 @@ from semimetric.serve.book import LabelBook, of_run, open_book
 from semimetric.serve.maps import full_map
 from semimetric.serve.pictures import Pictures, jpeg_of, open_pictures
 from semimetric.serve.suggest import suggest
-from semimetric.training import Run
 
 THUMB, PICTURE = 96, 384
 """Pixels of a small and of a large picture."""
@@ -56,14 +55,14 @@ class Desk:
     ) -> None:
         self.loaded: LoadedRun = load_run(run, "cpu")
         self.fitted = self.loaded.fitted
-        self.result: dict[str, Any] = Run(run).read("result.json") or {}
+        self.result = self.loaded.fitted.facts
         self.run, self.data_dir, self.source = run, data_dir, source
         self.pictures: Pictures = open_pictures(self.loaded, data_dir, source)
-        found = of_run(self.fitted)
-        self.names, self.trained_classes, self._learned = tuple(found[0]), found[3], learned
+        self.given = of_run(self.fitted)._replace(learned=learned or {})
+        self.names, self.trained_classes = tuple(self.given.names), self.given.classes
         self.book = book or open_book(run, self.fitted, self.pictures)
         if book is not None:
-            book.grow(*found, self.pictures.digest, learned)
+            book.grow(self.given, self.pictures.digest)
         self.small = lru_cache(4096)(self._small)
         self._queueing = Lock()
         self._queued: tuple[tuple[int, int, int], list[dict[str, Any]]] = (0, 0, 0), []
@@ -81,7 +80,7 @@ class Desk:
     def predicted(self) -> Tensor:
         """Places (N,) of the predicted classes among ``classes``; -1 for a class that was deleted, or none."""
         numbers = {name: number for number, name in enumerate(self.classes())}
-        now = [numbers.get(name or "", -1) for name in self.book.names_of(self.trained_classes, self._learned)]
+        now = [numbers.get(name or "", -1) for name in self.book.names_of(self.given)]
         return torch.tensor(now)[self._best] if now else self._best - 1
 
     @cached_property
