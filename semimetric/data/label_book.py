@@ -105,16 +105,15 @@ class Step:
 
         Names in ``spared`` that are keys are left for the classes of these names.
         """
-        every = classes_in(self._db)
-        known = next((found.number for found in every if found.used and found.name == name), None)
-        if known is not None:
-            return known
+        every, first = classes_in(self._db), None
         if self._person == RUN:  # it knows the classes by their first names
-            known = _only(self._db, "SELECT min(class) FROM classes WHERE name = ?", name)
-        else:
-            known = next((found.number for found in every if found.name == name), None)
-        number = self._new_class(name, {*spared} - {name}) if known is None else known
-        self.add("add class", of=number, value=name)
+            first = _only(self._db, "SELECT min(class) FROM classes WHERE name = ?", name)
+        by_name = {found.name: found for found in sorted(every, key=lambda found: (found.used, -found.number))}
+        same = [found for found in every if found.number == first and by_name[found.name] is found]
+        same += filter(None, [by_name.get(name)])
+        number = same[0].number if same else self._new_class(name, {*spared} - {name})
+        if not same or not same[0].used:
+            self.add("add class", of=number, value=name)
         return number
 
     def _new_class(self, name: str, spared: set[str]) -> int:

@@ -28,7 +28,7 @@ CREATE VIEW class_names AS SELECT c.class, c.key, c.colour,
   FROM classes c;
 
 -- What the classes of a run are called now; NULL for one that was deleted.
-CREATE VIEW first_names AS SELECT c.name AS first, (SELECT n.name FROM class_names n WHERE n.used AND n.class =
+CREATE VIEW first_names AS SELECT c.class, c.name AS first, (SELECT n.name FROM class_names n WHERE n.used AND n.class =
   CASE WHEN (SELECT u.used FROM class_names u WHERE u.class = c.class) THEN c.class ELSE
     (WITH RECURSIVE way (class, at) AS (SELECT c.class, 0 UNION ALL
       SELECT m.value, m.number FROM way, standing m WHERE m.number = (

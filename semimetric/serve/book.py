@@ -25,13 +25,17 @@ LONGEST = 200
 
 
 class Given(NamedTuple):
-    """What a run brings to its book: N names, N labels, rows whose labels are no random sample, classes, N digests."""
+    """What a run brings to its book: N names, N labels, rows whose labels are no random sample, classes, N digests.
+
+    ``learned`` are the ``identities`` of classes by the names that the run knows, if it learned from the book.
+    """
 
     names: Sequence[str]
     labels: Sequence[str | None]
     suggested: Collection[int] = ()
     classes: Sequence[str] = ()
     digests: Sequence[str] = ()
+    learned: Mapping[str, tuple[int, str]] = {}
 
 
 class Change(NamedTuple):
@@ -84,17 +88,21 @@ class LabelBook:
 
     def _bring(self) -> None:
         """Note the labels and classes of the run where the book does not have them, and take all labels in."""
-        first, (_, labels, _, classes, digests) = self._brought
+        first, given = self._brought
+        labels, classes, digests = given.labels, given.classes, given.digests
         query = "SELECT example, digest, (SELECT name FROM classes c WHERE c.class = e.class) FROM events e "
         found = self.file.rows(query + "WHERE person = '' AND example IS NOT NULL ORDER BY number")
         before = {(example, digest): label for example, digest, label in found}
         keys = [(name, digests[row] if digests else None) for row, name in enumerate(self.names)]
         new = [row for row in range(first, len(labels)) if before.get(keys[row]) != labels[row]]
-        firsts = {name for (name,) in self.file.rows("SELECT name FROM classes")}
+        pairs = self.file.rows("SELECT class, name FROM classes")
+        known = {name: pair[0] for name, pair in given.learned.items() if pair in pairs}
+        firsts = {name for _, name in pairs} | known.keys()
         added = [name for name in dict.fromkeys((*classes, *filter(None, labels))) if name not in firsts]
         if new or added:
             with self.file.step(RUN) as step:
-                numbers = {name: step.class_of(name, added) for name in dict.fromkeys((*added, *labels)) if name}
+                wanted = dict.fromkeys(filter(None, (*added, *labels)))
+                numbers = {name: known.get(name) or step.class_of(name, added) for name in wanted}
                 for row in new:
                     label = labels[row]
                     event, of = ("clear", None) if label is None else ("label", numbers[label])
@@ -213,10 +221,18 @@ class LabelBook:
         """The classes in use, in the order in which they were made."""
         return [found for found in self.file.classes() if found.used]
 
-    def names_of(self, classes: Sequence[str]) -> list[str | None]:
-        """What classes of the run are called now; None for one that was deleted."""
-        now = dict(self.file.rows("SELECT first, name FROM first_names"))
-        return [now.get(name) for name in classes]
+    def identities(self) -> dict[str, tuple[int, str]]:
+        """Number and first name of each class in use, by its name now: neither changes."""
+        query = "SELECT n.name, class, c.name FROM class_names n JOIN classes c USING (class) WHERE n.used"
+        return {name: (number, first) for name, number, first in self.file.rows(query)}
+
+    def names_of(self, given: Given) -> list[str | None]:
+        """What the classes of a run are called now; None for one that was deleted."""
+        rows = self.file.rows("SELECT class, first, name FROM first_names ORDER BY class DESC")
+        now: dict[object, str] = {(number, first): name for number, first, name in rows}
+        firsts = {first: (number, first) for number, first, _ in rows}  # of two classes the older one is the run's
+        found = ((given.learned.get(name), firsts.get(name)) for name in given.classes)
+        return [now.get(pair if pair in now else first) for pair, first in found]
 
     @property
     def labelled(self) -> int:

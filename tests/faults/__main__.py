@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from helpers import damage, kinds, struck
+from helpers import book_machine, damage, kinds, struck
 from helpers.killed import Killer
 
 import semimetric
@@ -28,10 +28,11 @@ WHOLE = {
     "room": 6,
     "writers": 5,
     "kills": 200,
+    "labels": 1000,
 }
 
 
-def main(share: float, names: list[str], out: Path | None) -> int:
+def main(share: float, names: list[str], out: Path | None, seed: int) -> int:
     """Run a share of these parts; the exit code is 1 if anything went wrong. ``out`` keeps parts that ran before."""
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as place:
@@ -40,7 +41,7 @@ def main(share: float, names: list[str], out: Path | None) -> int:
         home.mkdir()
         folder.mkdir()
         damage.make_home(home)
-        found = {name: _play(name, home, folder, max(1, round(share * WHOLE[name]))) for name in names}
+        found = {name: _play(name, home, folder, max(1, round(share * WHOLE[name])), seed) for name in names}
     if out is not None:
         before = json.loads(out.read_text())["parts"] if out.exists() else {}
         about = {"made_by": "make faults", "version": semimetric.__version__, "python": sys.version.split()[0]}
@@ -50,30 +51,40 @@ def main(share: float, names: list[str], out: Path | None) -> int:
     return any(part["wrong"] for part in found.values())
 
 
-def _play(name: str, home: Path, folder: Path, count: int) -> dict[str, object]:
+def _play(name: str, home: Path, folder: Path, count: int, seed: int) -> dict[str, object]:
     """One part: what was tried, and what went wrong."""
     parts: dict[str, Callable[[], damage.Tally]] = {
-        "flips": lambda: damage.flip_runs(home, folder, count),
-        "runs": lambda: damage.damage_runs(home, folder, count),
-        "inputs": lambda: damage.damage_inputs(home, folder, count),
-        "kinds": lambda: kinds.damage_kinds(kinds.make_kinds(home), folder, count),
+        "flips": lambda: damage.flip_runs(home, folder, count, seed),
+        "runs": lambda: damage.damage_runs(home, folder, count, seed),
+        "inputs": lambda: damage.damage_inputs(home, folder, count, seed),
+        "kinds": lambda: kinds.damage_kinds(kinds.make_kinds(home), folder, count, seed),
         "disk": lambda: damage.fill_disk(home, folder, count),
-        "numbers": lambda: damage.odd_numbers(count),
-        "kills": lambda: struck.strike(_stage(home), count),
+        "numbers": lambda: damage.odd_numbers(count, seed),
+        "kills": lambda: struck.strike(_stage(home), count, seed),
         "writers": lambda: struck.write_twice(_stage(home), count),
         "room": lambda: struck.lack_room(_stage(home), count),
+        "labels": lambda: book_machine.play_long(folder, _killer(*book_machine.SERVER), count, seed),
     }
     began = time.monotonic()
     tally = parts[name]()
     tried, seconds = sum(tally.tried.values()), round(time.monotonic() - began)
     sys.stdout.write("\n".join([f"{name}: {tried} tried, {len(tally.wrong)} wrong, {seconds} s", *tally.wrong]) + "\n")
     sys.stdout.flush()
-    return {"tried": tried, "wrong": len(tally.wrong), "seconds": seconds, "kinds": dict(sorted(tally.tried.items()))}
+    return {
+        "tried": tried,
+        "wrong": len(tally.wrong),
+        "seconds": seconds,
+        "seed": seed,
+        "kinds": dict(sorted(tally.tried.items())),
+    }
 
 
 def _stage(home: Path) -> struck.Stage:
-    killer = Killer(multiprocessing.get_context("forkserver"), *struck.FURTHER)
-    return struck.Stage(home, Path(tempfile.mkdtemp(dir=home.parent)), killer)
+    return struck.Stage(home, Path(tempfile.mkdtemp(dir=home.parent)), _killer(*struck.FURTHER))
+
+
+def _killer(*further: str) -> Killer:
+    return Killer(multiprocessing.get_context("forkserver"), *further)
 
 
 if __name__ == "__main__":
@@ -81,5 +92,6 @@ if __name__ == "__main__":
     parser.add_argument("share", nargs="?", type=float, default=1.0, help="of all faults, from 0 to 1")
     parser.add_argument("--parts", nargs="+", choices=list(WHOLE), default=list(WHOLE))
     parser.add_argument("--out", type=Path, help="JSON file for the counts; other parts in it are kept")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
     given = parser.parse_args()
-    sys.exit(main(given.share, given.parts, given.out))
+    sys.exit(main(given.share, given.parts, given.out, given.seed))

@@ -16,8 +16,11 @@ from semimetric.serve.book import Given, LabelBook, check_label, import_labels
 NAMES, GIVEN = ("a", "b", "c", "d"), ("red", None, None, "blue")
 
 
+RUN = Given(NAMES, GIVEN, classes=("blue", "red"))
+
+
 def opened(path: Path) -> LabelBook:
-    return LabelBook(path, Given(NAMES, GIVEN, classes=("blue", "red")))
+    return LabelBook(path, RUN)
 
 
 def names(book: LabelBook) -> list[tuple[str, str | None]]:
@@ -77,7 +80,7 @@ def test_classes_keep_key_and_colour_for_good(path: Path) -> None:
     book.delete_class("red", "me")
     assert book.labels == [None, "green", None, "sea"]
     assert names(book) == [("sea", "1"), ("7", "7"), ("green", "3")]
-    assert book.names_of(["blue", "red"]) == ["sea", None]
+    assert book.names_of(RUN) == ["sea", None]
     book.merge_classes("green", "sea", "you")
     assert book.labels == [None, "sea", None, "sea"]
     book.label([2], "green", "me")  # the class is used again, but for its earlier examples
@@ -116,6 +119,30 @@ def test_labels_of_the_run_follow_names_that_people_gave(path: Path) -> None:
     assert again.labels == ["crimson", None, None, "blue", "crimson"]
     assert names(again) == [("blue", "1"), ("crimson", "2")]
     assert again.undo("me").rows == (0, 4)
+
+
+def test_classes_of_a_run_are_told_apart_by_more_than_their_names(path: Path) -> None:
+    """A run that learns from the book knows the names of that moment; the book's own run knows the first ones."""
+    book = opened(path)
+    book.rename_class("red", "crimson", "me")
+    book.label([1], "red", "me")  # another class
+    assert book.names_of(RUN) == ["blue", "crimson"]
+    learned = Given(NAMES, ("crimson", "red", None, "blue"), (), ("blue", "crimson", "red"), learned=book.identities())
+    book.rename_class("crimson", "ruby", "me")
+    book.grow(learned)
+    assert names(book) == [("blue", "1"), ("ruby", "2"), ("red", "3")]  # and no new class "crimson"
+    assert book.names_of(learned) == ["blue", "ruby", "red"]
+    book.grow(Given((*NAMES, "e"), (*GIVEN, "red"), classes=("blue", "red")))
+    assert book.labels == ["ruby", "red", None, "blue", "ruby"]
+
+
+def test_a_class_of_the_run_comes_back_where_another_one_took_its_name(path: Path) -> None:
+    book = opened(path)
+    book.rename_class("red", "crimson", "me")
+    book.delete_class("crimson", "me")
+    book.rename_class("blue", "crimson", "me")
+    again = LabelBook(path, Given((*NAMES, "e"), (*GIVEN, "red"), classes=("blue", "red")))
+    assert again.labels[3:] == ["crimson", "red"]
 
 
 def test_two_servers_on_one_book_see_all_events(path: Path) -> None:

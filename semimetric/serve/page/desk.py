@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Lock
@@ -42,21 +42,27 @@ class Desk:
     book : labels given so far; a new desk on a run that learned from them goes on with the same book
     data_dir : folder that holds benchmark data
     source : folder or table with the examples, for a run that was not made here
+    learned : what ``book.identities`` said when the run began to learn from the book
     """
 
     def __init__(
-        self, run: Path, book: LabelBook | None = None, data_dir: Path | None = None, source: Path | None = None
+        self,
+        run: Path,
+        book: LabelBook | None = None,
+        data_dir: Path | None = None,
+        source: Path | None = None,
+        learned: Mapping[str, tuple[int, str]] | None = None,
     ) -> None:
         self.loaded: LoadedRun = load_run(run, "cpu")
         self.fitted = self.loaded.fitted
         self.result = self.loaded.fitted.facts
         self.run, self.data_dir, self.source = run, data_dir, source
         self.pictures: Pictures = open_pictures(self.loaded, data_dir, source)
-        found = of_run(self.fitted)
-        self.names, self.trained_classes = tuple(found.names), found.classes
+        self.given = of_run(self.fitted)._replace(learned=learned or {})
+        self.names, self.trained_classes = tuple(self.given.names), self.given.classes
         self.book = book or open_book(run, self.fitted, self.pictures)
         if book is not None:
-            book.grow(found, self.pictures.digest)
+            book.grow(self.given, self.pictures.digest)
         self.small = lru_cache(4096)(self._small)
         self._queueing = Lock()
         self._queued: tuple[tuple[int, int, int], list[dict[str, Any]]] = (0, 0, 0), []
@@ -74,7 +80,7 @@ class Desk:
     def predicted(self) -> Tensor:
         """Places (N,) of the predicted classes among ``classes``; -1 for a class that was deleted, or none."""
         numbers = {name: number for number, name in enumerate(self.classes())}
-        now = [numbers.get(name or "", -1) for name in self.book.names_of(self.trained_classes)]
+        now = [numbers.get(name or "", -1) for name in self.book.names_of(self.given)]
         return torch.tensor(now)[self._best] if now else self._best - 1
 
     @cached_property

@@ -81,8 +81,9 @@ class Page:
             self.tell("failed", {"why": sentence_of(error)})
             return
         try:
+            learned = before.book.identities()
             judged = await self._fit(out, judge)
-            after = await run_in_threadpool(Desk, out, before.book, before.data_dir, before.source)
+            after = await run_in_threadpool(Desk, out, before.book, before.data_dir, before.source, learned)
             self.outcome = await run_in_threadpool(compared, before, after) | {"judged": judged}
             await run_in_threadpool(lambda: after.map)
         except Exception as error:

@@ -1,0 +1,39 @@
+"""A short run of the state machine of the label book; ``python -m faults --parts labels`` is the long one."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import pytest
+
+pytest.importorskip("starlette", reason="needs semimetric[page]")
+pytest.importorskip("uvicorn", reason="needs semimetric[page]")
+
+from helpers.book_machine import RULES, SERVER, BookMachine, machine_on, play
+from helpers.book_model import Paper
+from helpers.killed import Killer
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*")
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> type[BookMachine]:
+    killer = Killer(multiprocessing.get_context("forkserver"), *SERVER)
+    return machine_on(tmp_path_factory.mktemp("machine"), killer)
+
+
+def test_the_book_says_what_was_acknowledged(machine: type[BookMachine]) -> None:
+    play(machine, examples=5, steps=25, seed=28)
+    assert sum(machine.counts[name] for name in RULES) >= 60
+    assert len([name for name in RULES if machine.counts[name]]) >= 14
+    assert machine.counts["answered 200"] >= 20
+
+
+def test_the_machine_finds_a_label_that_was_lost(machine: type[BookMachine]) -> None:
+    class Forgetful(machine):  # type: ignore[misc, valid-type]
+        def write(self, server: object, paper: Paper | None) -> None:
+            """The model has a label more than the book."""
+            super().write(server, paper and paper.labelled({39: "lost"}, "Ada"))
+
+    with pytest.raises(AssertionError, match="lost"):
+        play(Forgetful, examples=3, steps=20, seed=5)
