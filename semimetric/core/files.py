@@ -198,6 +198,8 @@ def _umask() -> int:
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's content; in large blocks, between which a thread that digests waits for others."""
     digest = hashlib.sha256()
+    if path.exists() and not path.is_file():  # nobody may ever write to a pipe
+        raise OSError(f"{path} is not a plain file")
     with path.open("rb", buffering=0) as file:
         while block := file.read(DIGEST_BLOCK):
             digest.update(block)

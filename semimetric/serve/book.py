@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import getpass
+import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,15 +12,15 @@ from threading import RLock
 from typing import NamedTuple
 
 from semimetric.core.errors import InputError, RunError
-from semimetric.data.collection import label_texts, tidy
+from semimetric.data.collection import tidy
 from semimetric.data.label_book import RUN, SUFFIX, BookFile, ClassOf, Entry, Step
 from semimetric.data.label_matches import matched
 from semimetric.data.labels import SUGGESTED, is_no_label
-from semimetric.data.readers.delimited import read_delimited
-from semimetric.data.readers.folder import BOOK_COLUMNS, list_columns
 from semimetric.model.fitted import FittedModel
 from semimetric.serve.labels import given_labels
 from semimetric.serve.pictures import Pictures
+
+_AGAIN = re.compile(r"-again-[0-9]+$")
 
 LONGEST = 200
 """Characters of a label or of a person's name."""
@@ -43,14 +45,6 @@ class Change(NamedTuple):
 
     number: int
     rows: tuple[int, ...]
-
-
-class Imported(NamedTuple):
-    """How many labels a file has set and cleared, and the names in it that no example has."""
-
-    labelled: int
-    cleared: int
-    unknown: tuple[str, ...]
 
 
 class LabelBook:
@@ -94,7 +88,10 @@ class LabelBook:
         found = self.file.rows(query + "WHERE person = '' AND example IS NOT NULL ORDER BY number")
         before = {(example, digest): label for example, digest, label in found}
         keys = [(name, digests[row] if digests else None) for row, name in enumerate(self.names)]
+        said = self.file.rows("SELECT DISTINCT example, digest FROM events WHERE person <> ''")
+        learned = {(name, digest if digests else None) for name, digest in said}  # the run may have them from the book
         new = [row for row in range(first, len(labels)) if before.get(keys[row]) != labels[row]]
+        new = [row for row in new if keys[row] not in learned]
         pairs = self.file.rows("SELECT class, name FROM classes")
         known = {name: pair[0] for name, pair in given.learned.items() if pair in pairs}
         firsts = {name for _, name in pairs} | known.keys()
@@ -231,8 +228,11 @@ class LabelBook:
         rows = self.file.rows("SELECT class, first, name FROM first_names ORDER BY class DESC")
         now: dict[object, str] = {(number, first): name for number, first, name in rows}
         firsts = {first: (number, first) for number, first, _ in rows}  # of two classes the older one is the run's
-        found = ((given.learned.get(name), firsts.get(name)) for name in given.classes)
-        return [now.get(pair if pair in now else first) for pair, first in found]
+        named = {found.name: found.name for found in self.classes()}
+        found = ((name, given.learned.get(name), firsts.get(name)) for name in given.classes)
+        return [
+            now.get(pair if pair in now else first, None if first else named.get(name)) for name, pair, first in found
+        ]
 
     @property
     def labelled(self) -> int:
@@ -265,9 +265,10 @@ class LabelBook:
 
 
 def labels_file(run: Path) -> Path:
-    """The label book next to a run."""
+    """The label book next to a run; for a run that learned again, that of the run before, unless it has its own."""
     resolved = run.resolve()
-    return resolved.with_name(resolved.name + SUFFIX)
+    own, before = (resolved.with_name(name + SUFFIX) for name in (resolved.name, _AGAIN.sub("", resolved.name)))
+    return own if os.path.lexists(own) or not before.is_file() else before
 
 
 def open_book(run: Path, fitted: FittedModel, pictures: Pictures | None = None) -> LabelBook:
@@ -294,40 +295,6 @@ def of_run(fitted: FittedModel) -> Given:
 def as_text(name: object) -> str:
     """A name that every file and page can hold; half a character is written out."""
     return str(name).encode(errors="backslashreplace").decode()
-
-
-def import_labels(book: LabelBook, path: Path, who: str) -> Imported:
-    """Take the labels of a CSV file into the book, as one change.
-
-    A label that says "unlabelled", or an empty one of a file that the page itself wrote, is taken away; any other empty
-    one says nothing.
-    """
-    given = _listed(path)
-    rows = {name: row for row, name in enumerate(book.names)}
-    wanted = {rows[name]: label for name, label in given.items() if name in rows}
-    new = {row: label for row, label in wanted.items() if label != book.labels[row]}
-    if new:
-        book.label_each(new, who)
-    labelled = sum(label is not None for label in new.values())
-    return Imported(labelled, len(new) - labelled, tuple(name for name in given if name not in rows))
-
-
-def _listed(path: Path) -> dict[str, str | None]:
-    """The label of each example in a CSV file; two different ones for the same example are refused."""
-    table = read_delimited(path)
-    columns = list(table.columns)
-    names, texts = (table.columns[column] for column in list_columns(columns, None, None, path))
-    is_log = {*BOOK_COLUMNS} <= {*columns}
-    found: dict[str, str | None] = {}
-    for name, text, label in zip(names, texts, label_texts(texts), strict=True):
-        if not is_log and not text.strip():
-            continue
-        if not is_log and found.get(name, label) != label:
-            raise InputError(
-                f"{path} has two labels for {name}: {found[name]!r} and {label!r}. Remove one of the rows."
-            )
-        found[name] = label
-    return found
 
 
 def check_label(label: str) -> str:
