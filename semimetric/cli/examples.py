@@ -96,6 +96,7 @@ def labels(
     """List the labels of a run's own examples, given and predicted, with those of its label book."""
     from semimetric.serve.book import labels_file, open_book
     from semimetric.serve.labels import COLUMNS, check_list, labels_of, labels_to
+    from semimetric.serve.pictures import open_pictures
 
     if sum(given is not None for given in (out, source, copy)) > 1:
         raise InputError("--out, --import and --recover do different things. Give one of them at a time.")
@@ -111,7 +112,7 @@ def labels(
     fitted = loaded.fitted
     rows = labels_of(fitted)
     if os.path.lexists(labels_file(run)):
-        with closing(open_book(run, fitted)) as book:
+        with closing(open_book(run, fitted, open_pictures(loaded), reading=True)) as book:
             rows = labels_of(fitted, book.labels, book.sources)
             for note in book.matches.note(book.path):
                 print_beside(f"note: {note}")

@@ -86,7 +86,9 @@ def write_new(path: Path, content: bytes, mode: int = 0o666) -> None:
         os.fsync(handle)
         try:
             os.link(temporary, path)
-        except PermissionError:  # a file system without links
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
             if os.path.lexists(path):
                 raise FileExistsError(path) from None
             temporary.rename(path)

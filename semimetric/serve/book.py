@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import hashlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -55,14 +56,19 @@ class LabelBook:
     path : of the file; it is made with the first change, and begins with the labels of the run
     given : what the run brings
     digest : of the content of an example as it is now, by its row; without it, that of the run
+    reading : leave the file as it is
     """
 
-    def __init__(self, path: Path, given: Given, digest: Callable[[int], str | None] | None = None) -> None:
-        self.path, self.file, self._lock = path, BookFile(path), RLock()
+    def __init__(
+        self, path: Path, given: Given, digest: Callable[[int], str | None] | None = None, reading: bool = False
+    ) -> None:
+        self.path, self.file, self._lock = path, BookFile(path, reading), RLock()
         self.names: tuple[str, ...] = ()
         self.labels: list[str | None] = []
         self.sources: list[str] = []
         self._news: set[int] = set()
+        said = repr((*given.names, *given.digests)).encode(errors="backslashreplace")
+        self.key = hashlib.sha256(said).hexdigest()[:16]  # of the examples, for pages that were opened before a new fit
         self.grow(given, digest)
 
     def grow(self, given: Given, digest: Callable[[int], str | None] | None = None) -> None:
@@ -72,8 +78,9 @@ class LabelBook:
             if tuple(given.names[:known]) != self.names:
                 raise RunError(f"the run has other examples than the labels in {self.path}. Serve it by itself.")
             self.names = tuple(given.names)
-            self._digest = digest or (lambda row: given.digests[row] if given.digests else None)
+            self._now, self._given = digest, given
             self._digests: dict[int, str | None] = {}
+            self._seen: dict[int, str | None] = {}
             for row, label in enumerate(given.labels[known:], known):
                 self.sources.append("" if label is not None and row not in given.suggested else SUGGESTED)
                 self.labels.append(None)
@@ -123,6 +130,15 @@ class LabelBook:
             self._digests[row] = self._digest(row)
         return self._digests[row]
 
+    def _digest(self, row: int) -> str | None:
+        """The digest of an example as it is now, or as the run knows it where that cannot be seen."""
+        digests = self._given.digests
+        return (self._now(row) if self._now else None) or (digests[row] if digests else None)
+
+    def see(self, row: int) -> None:
+        """Note that somebody is shown the content that an example has now: a label that comes is of that content."""
+        self._seen[row] = self._digest(row)
+
     def refresh(self) -> tuple[int, ...]:
         """Take in what other programs have written: the rows whose labels have changed since the last call."""
         with self._lock:
@@ -152,7 +168,7 @@ class LabelBook:
         wanted = {row: None if label is None else check_label(label) for row, label in labels.items()}
         if not wanted or min(wanted) < 0 or max(wanted) >= len(self.names):
             raise InputError(f"rows must be numbers of examples, from 0 to {len(self.names) - 1}, at least one.")
-        digests, found = {row: self._digest(row) for row in wanted}, {}
+        digests, found = {row: self._seen.get(row) or self._digest(row) for row in wanted}, {}
         with self._lock:
             with self._step(who) as step:
                 numbers = {name: step.class_of(name) for name in dict.fromkeys(wanted.values()) if name is not None}
@@ -255,7 +271,7 @@ class LabelBook:
                 {"write": self.file.keep, "use": self.file.adopt}[what]()
             except FileExistsError as error:
                 raise InputError(f"{self.path} is there. Move it to another place, or use it.") from error
-            before = list(self.labels)
+            before, self._brought = list(self.labels), (0, self._brought[1])
             self._bring()
             return tuple(row for row, label in enumerate(self.labels) if label != before[row])
 
@@ -271,9 +287,9 @@ def labels_file(run: Path) -> Path:
     return own if os.path.lexists(own) or not before.is_file() else before
 
 
-def open_book(run: Path, fitted: FittedModel, pictures: Pictures | None = None) -> LabelBook:
-    """The label book of a run; without ``pictures`` its examples count as unchanged."""
-    return LabelBook(labels_file(run), of_run(fitted), None if pictures is None else pictures.digest)
+def open_book(run: Path, fitted: FittedModel, pictures: Pictures, reading: bool = False) -> LabelBook:
+    """The label book of a run; ``reading`` leaves its file as it is."""
+    return LabelBook(labels_file(run), of_run(fitted), pictures.digest, reading)
 
 
 def login_name() -> str:

@@ -11,6 +11,7 @@ from semimetric.data.collection import label_texts
 from semimetric.data.readers.delimited import read_delimited
 from semimetric.data.readers.folder import BOOK_COLUMNS, SOURCE_COLUMN, list_columns
 from semimetric.serve.book import LabelBook
+from semimetric.serve.csv_file import plain_text
 
 
 class Imported(NamedTuple):
@@ -54,9 +55,12 @@ def _listed(
     names, texts = (table.columns[column] for column in list_columns(columns, label_column, id_column, path))
     is_log = {*BOOK_COLUMNS} <= {*columns}
     persons = table.columns.get("who", ()) if is_log else ()
-    lines = zip_longest(names, texts, label_texts(texts), persons, table.columns.get(SOURCE_COLUMN, ()))
+    lines = zip_longest(
+        names, texts, label_texts(map(plain_text, texts)), persons, table.columns.get(SOURCE_COLUMN, ())
+    )
     found: dict[str, tuple[str | None, str, str | None]] = {}
-    for name, text, label, person, source in lines:
+    for cell, text, label, person, source in lines:
+        name = plain_text(cell)
         if not is_log and not text.strip():
             continue
         if not is_log and name in found and found[name][0] != label:

@@ -51,10 +51,12 @@ class Page {
   private was = new Map<number, string>(); // the class before the run learned again, by row
   private saving: Promise<unknown> = Promise.resolve();
   private pending: Pending[] = [];
+  private examplesKey = ""; // of the examples that this page was opened on
   private held = false; // the labels that are pending wait for a choice
 
   async start(): Promise<void> {
     this.facts = await get<Facts>("api/run");
+    this.examplesKey = this.facts.key;
     this.data = await columns(this.facts.examples);
     document.title = `${this.facts.name} · semimetric`;
     element("name").textContent = visible(this.facts.name);
@@ -355,7 +357,7 @@ class Page {
     this.saving = this.saving.then(async () => {
       for (let next = this.pending[0]; next && !this.held; next = this.pending[0]) {
         try {
-          const saved = await post<Answer>("api/labels", next);
+          const saved = await post<Answer>("api/labels", { ...next, key: this.examplesKey });
           this.pending.shift();
           this.take(saved.rows, saved.labels, saved);
           const [count, label] = [saved.rows.length, saved.labels[0] ?? "none"];
