@@ -175,6 +175,8 @@ def check_outputs(folder: Path, names: Iterable[str], replace: bool = False) -> 
         check_output(folder)
         return
     for path in (folder / name for name in names):
+        if path.parent != folder and path.parent.is_symlink():
+            raise InputError(f"{path.parent} is a link, and what it leads to would be changed. Name another --out.")
         if os.path.lexists(path.parent):
             check_output(path, replace=replace)
 

@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -44,11 +45,14 @@ class Lock:
     def _try(self) -> int | None:
         """The locked file; None if its holder has just removed it, or its folder."""
         try:
-            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         except FileNotFoundError:
             return None
+        held_by = os.pread(handle, 4096, 0) if stat.S_ISREG(os.fstat(handle).st_mode) else b"a pipe"
+        if held_by and not held_by.startswith(b'{"pid"'):
+            os.close(handle)
+            raise RunError(f"{self._path} was not made by semimetric. Move it, or choose another --out.")
         if try_lock(handle) is False:
-            held_by = os.read(handle, 4096)
             os.close(handle)
             raise RunError(f"{self._folder} is in use{_holder(held_by)}. Wait until it ends, or choose another --out.")
         with suppress(FileNotFoundError):

@@ -194,7 +194,9 @@ class Manifest:
         self._write(Contents(self._settled(), {}))
 
     def _announce(self, name: str, new: Entry) -> None:
-        files = self._settled()
+        files, path = self._settled(), self.folder / name
+        if name not in files and os.path.lexists(path):
+            raise RunError(f"{path} is in the way: {NAME} does not list it, so semimetric did not write it. Move it.")
         if files.get(name) != new:
             self._write(Contents(files, {name: new}))
 

@@ -63,7 +63,7 @@ def _kept(path: Path | None) -> bytes | None:
 
 def _read(path: Path) -> bytes | None:
     with suppress(OSError):
-        key = path.read_bytes()
+        key = path.read_bytes() if path.is_file() else b""
         return key if len(key) == KEY_BYTES else None
     return None
 

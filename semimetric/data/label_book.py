@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import stat
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,18 +21,15 @@ from urllib.parse import quote
 
 from semimetric.core.errors import InputError, RunError
 from semimetric.core.files import write_new
+from semimetric.data.label_file import check_beside, place_of, recognised
 
 SUFFIX = ".labels.sqlite"
-APPLICATION, FORMAT = 0x534D4C42, 1
-"""What ``application_id`` and ``user_version`` of a label book are."""
-
 KEYS = "1234567890qwertziopadfghjkycvbm"
 """Keys of classes: all that the page does not use itself."""
 
 RUN = ""
 """The person of what a run brings with it; nobody can take that back."""
 
-_MAGIC, _SUPER_JOURNAL = b"SQLite format 3\0", bytes.fromhex("d9d505f920a163d7")
 _KINDS: dict[str, tuple[Any, ...]] = {
     "classes": (int, str, str | None, int),
     "events": (int, int, str, str, str, str | None, str | None, int | None, int | str | None, str),
@@ -228,6 +224,8 @@ class BookFile:
     def keep(self) -> None:
         """Write all events to a new file at the path of the book, and go on with it; a file there is not replaced."""
         with self._lock:
+            if not os.path.lexists(self.path):
+                check_beside(self.path, is_there=False)
             write_new(self.path, self.db.serialize())
             self.adopt()
 
@@ -240,7 +238,7 @@ class BookFile:
 
     def _check_place(self) -> None:
         """Refuse to go on if the file was moved, removed or replaced."""
-        if self._place is not None and _place_of(self.path) != self._place:
+        if self._place is not None and place_of(self.path) != self._place:
             raise MovedError(self.path, "replaced" if os.path.lexists(self.path) else "moved or removed")
 
     def _opened(self) -> tuple[sqlite3.Connection, tuple[int, int]]:
@@ -253,7 +251,7 @@ class BookFile:
                 db.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
                 _check_whole(db)
                 db.execute("PRAGMA journal_mode = DELETE").fetchone()  # all of a book is in one file
-                if _place_of(self.path) != place:
+                if place_of(self.path) != place:
                     raise MovedError(self.path, "replaced")
             except BaseException:
                 db.close()
@@ -274,52 +272,6 @@ class BookFile:
                 f"{self.path} is damaged: {error}. Write what can be read of it to a copy with 'semimetric labels RUN "
                 "--recover COPY', and put that in its place."
             ) from error
-
-
-def _place_of(path: Path) -> tuple[int, int] | None:
-    """Device and inode of a file; None if it is gone."""
-    with suppress(OSError):
-        found = os.lstat(path)
-        return found.st_dev, found.st_ino
-    return None
-
-
-def recognised(path: Path) -> tuple[int, int]:
-    """Device and inode of the file of a label book; anything else is refused, and only its head is read."""
-    journal = Path(f"{path}-journal")
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            found = os.fstat(handle)
-            head = os.read(handle, 100) if stat.S_ISREG(found.st_mode) else b""
-        finally:
-            os.close(handle)
-    except OSError as error:
-        what = "is a link" if path.is_symlink() else f"cannot be opened ({error.strerror})"
-        raise InputError(f"{path} {what}, so labels are not kept there. Move it, or put a label book there.") from error
-    numbers = [int.from_bytes(head[start : start + 4], "big") for start in (68, 60)]
-    if not head.startswith(_MAGIC) or numbers[0] != APPLICATION:
-        raise InputError(f"{path} is not a label book of semimetric. Move it to another place; it is unchanged.")
-    if numbers[1] != FORMAT:
-        raise InputError(f"{path} has format {numbers[1]}; this version reads {FORMAT}. Use the version that wrote it.")
-    if os.path.lexists(journal) and not _is_own(journal):
-        raise InputError(f"{journal} is not a journal of that label book. Move it to another place; it is unchanged.")
-    return found.st_dev, found.st_ino
-
-
-def _is_own(journal: Path) -> bool:
-    """Return False for a link, and for a journal that names another file, which SQLite would remove."""
-    with suppress(FileNotFoundError):  # its writer has just ended
-        return stat.S_ISREG(os.lstat(journal).st_mode) and not journal.read_bytes().endswith(_SUPER_JOURNAL)
-    return True
-
-
-def is_database(path: Path) -> bool:
-    """Return True for a plain file that SQLite wrote."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
 
 
 def crc_of(row: Sequence[object]) -> int:

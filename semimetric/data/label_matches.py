@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from semimetric.core.files import sha256_of
 from semimetric.data.collection import Collection
-from semimetric.data.label_book import RUN, BookFile, Entry, is_database
+from semimetric.data.label_book import RUN, BookFile, Entry
+from semimetric.data.label_file import is_database
 from semimetric.data.labels import SUGGESTED
 
 if TYPE_CHECKING:

@@ -103,6 +103,9 @@ def check_folder(folder: Path, option: str) -> None:
         raise InputError(f"{option} {str(folder)!r} cannot be opened: there is no folder {missing!r}. Make it.")
     if folder.is_file():
         raise InputError(f"{option} {str(folder)!r} is a file, and Milvus Lite needs a folder. Name another one.")
+    odd = (path for path in folder.rglob("*") if path.is_symlink() or not (path.is_file() or path.is_dir()))
+    if (first := next(odd, None)) is not None:
+        raise InputError(f"{first} is a link or a pipe, and Milvus Lite makes none. Move it, or name another folder.")
     made_by_lite = (folder / "LOCK").is_file() and (folder / "collections").is_dir()
     if not made_by_lite and any(path.is_file() for path in folder.rglob("*")):
         raise InputError(f"{option} {str(folder)!r} holds files that are not of Milvus Lite. Name another folder.")

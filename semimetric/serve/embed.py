@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -180,6 +181,7 @@ def embed_to(
     ``write_table``.
     """
     check_suffix(out, SUFFIXES)
+    _check_parts(_parts_of(out))
     _forget_ended(_parts_of(out))
     continued = (_parts_of(out) / "origin.json").exists()
     for path in (out, _names_of(out)) if out.suffix == ".npy" else (out,):
@@ -260,14 +262,22 @@ def _parts(loaded: LoadedRun, collection: Collection, out: Path) -> Path:
                 f"{folder} holds parts of another run or of other examples. Remove it, or choose another --out."
             )
         return folder
-    if folder.is_dir():
-        clear_leftovers(folder, "origin.json")
-    if folder.exists() and (not folder.is_dir() or any(entry.name != LOCK for entry in folder.iterdir())):
+    clear_leftovers(folder, "origin.json")
+    _check_parts(folder, (LOCK,))
+    write_json(folder / "origin.json", origin)
+    return folder
+
+
+def _check_parts(folder: Path, known: Sequence[str] = ()) -> None:
+    """Refuse what is not a folder of plain files, or has others than the ``known`` ones."""
+    is_free = not os.path.lexists(folder)
+    if folder.is_dir() and not folder.is_symlink():
+        files = {path.name for path in folder.iterdir() if path.is_file() and not path.is_symlink()}
+        is_free = {path.name for path in folder.iterdir()} <= (files.intersection(known) if known else files)
+    if not is_free:
         raise InputError(
             f"{folder} is in the way: finished parts would be kept there. Move it, or choose another --out."
         )
-    write_json(folder / "origin.json", origin)
-    return folder
 
 
 def _forget_ended(folder: Path) -> None:

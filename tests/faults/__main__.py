@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from helpers import book_machine, damage, kinds, struck
+from helpers import book_machine, damage, foreign, kinds, struck
 from helpers.killed import Killer
 
 import semimetric
@@ -29,6 +29,7 @@ WHOLE = {
     "writers": 5,
     "kills": 200,
     "labels": 1000,
+    "foreign": 1500,
 }
 
 
@@ -63,6 +64,7 @@ def _play(name: str, home: Path, folder: Path, count: int, seed: int) -> dict[st
         "kills": lambda: struck.strike(_stage(home), count, seed),
         "writers": lambda: struck.write_twice(_stage(home), count),
         "room": lambda: struck.lack_room(_stage(home), count),
+        "foreign": lambda: foreign.lay_foreign(foreign.make_foreign(home), folder, count, seed),
         "labels": lambda: book_machine.play_long(folder, _killer(*book_machine.SERVER), count, seed),
     }
     began = time.monotonic()

@@ -159,13 +159,13 @@ def _sealed(home: Path, name: str) -> Attempt:
             ("add", run, new),
         ]
         if draw.random() < 0.3:
-            return _called(lambda: (read_facts(run).pictures.tile(0, 8), Desk(run).facts()))
+            return called(lambda: (read_facts(run).pictures.tile(0, 8), Desk(run).facts()))
         return semimetric(*draw.choice(words))
 
     return attempt
 
 
-def _called(call: Callable[[], object]) -> Done:
+def called(call: Callable[[], object]) -> Done:
     """What a call would be as a command."""
     try:
         call()
@@ -194,7 +194,7 @@ def _book(home: Path) -> Attempt:
             finally:
                 book.close()
 
-        done = _called(use)
+        done = called(use)
         if done.code:
             assert path.read_bytes() == before, "a refused book was changed"
         else:

@@ -13,5 +13,4 @@ def reseal(run: Path) -> None:
     manifest.path.unlink(missing_ok=True)
     for path in sorted(run.iterdir()):
         if path.is_file() and path.name != NAME:
-            manifest.put(path.name, path.read_bytes())
-    manifest.seal()
+            manifest.record(path.name)
