@@ -415,3 +415,11 @@ def test_a_run_that_lost_its_description_is_not_continued(copied: Path, tmp_path
     config = json.loads((copied / "config.json").read_text())
     with pytest.raises(RunError, match=r"model\.json is missing"):
         Run.resume(copied, config)
+
+
+def test_examples_of_one_name_are_refused(tmp_path: Path) -> None:
+    features, classes = load_wine(return_X_y=True)
+    model = sm.LRML().fit(features, np.where(np.arange(178) % 4 == 0, classes, -1))
+    with pytest.raises(InputError, match="'same'"):
+        sm.save(model, tmp_path / "run", names=["same"] * 178)
+    assert not (tmp_path / "run").exists()

@@ -21,7 +21,9 @@ from helpers.sealed import reseal
 from PIL import Image
 
 import semimetric as semimetric_package
+from semimetric.cli.entry import out_of_memory
 from semimetric.core.errors import DataError, SemimetricError
+from semimetric.core.files import sha256_of
 from semimetric.core.manifest import Contents, Manifest
 from semimetric.data.photographs.images import IMAGE_FORMATS, decode_image
 from semimetric.data.readers.shards import read_shards
@@ -401,7 +403,7 @@ def test_pipes_and_devices_are_refused(home: Path, photographs: Path, tmp_path: 
     """In a process of its own with a bound on its time and memory: before, it waited, or read a device without end."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    for name in ("pipe.toml", "pipe.csv", "pipe.npy", "pipe.faiss", "pipe.safetensors"):
+    for name in ("pipe.toml", "pipe.csv", "pipe.npy", "pipe.faiss", "pipe.safetensors", "pipe.jpg"):
         (tmp_path / name).symlink_to(pipe)
     out, backbone = tmp_path / "out", ["--quiet", "--backbone", "googlenet", "--weights", "random"]
     lines = [
@@ -410,6 +412,7 @@ def test_pipes_and_devices_are_refused(home: Path, photographs: Path, tmp_path: 
         ["fit", photographs / "photos", "--labels", tmp_path / "pipe.csv", "-o", out],
         ["fit", photographs / "photos", "--labels", "/dev/zero", "-o", out],
         ["fit", tmp_path / "pipe.csv", "-o", out],
+        ["search", photographs / "run", tmp_path / "pipe.jpg"],
         ["search", home / "run", home / "new.npy", "--index", tmp_path / "pipe.npy"],
         ["search", home / "run", home / "new.npy", "--index", tmp_path / "pipe.faiss"],
         ["fit", "--dataset", "digits", *backbone, "--descriptors", tmp_path / "pipe.safetensors", "-o", out],
@@ -421,6 +424,8 @@ def test_pipes_and_devices_are_refused(home: Path, photographs: Path, tmp_path: 
     for line, sentence in zip(lines, said, strict=True):
         assert any(str(word) in sentence for word in line if "pipe" in str(word) or "zero" in str(word)), sentence
     assert not out.exists()
+    with pytest.raises(OSError, match="not a plain file"):
+        sha256_of(pipe)  # as caches and label books do
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
@@ -449,6 +454,13 @@ def test_a_small_table_that_fills_the_memory_ends_in_a_sentence(tmp_path: Path, 
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: memory ran out")
     assert not (tmp_path / "run").exists()
+
+
+def test_an_error_that_speaks_of_memory_is_not_out_of_memory() -> None:
+    for error in (KeyError("memory"), RuntimeError("unsupported memory format option Preserve")):
+        assert out_of_memory(error) is None
+    for text in ("DefaultCPUAllocator: can't allocate memory: you tried", "CUDA out of memory. Tried"):
+        assert "memory ran out" in (out_of_memory(RuntimeError(text)) or "")
 
 
 def test_an_error_without_words_ends_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -335,3 +335,20 @@ def test_whatever_goes_wrong_while_learning_is_told_and_the_page_goes_on(place: 
     assert (tmp_path / "out").read_text() == "no folder"  # it is not the page's
     assert not (tmp_path / "again").exists()
     before.book.close()
+
+
+def test_a_page_that_was_opened_on_other_examples_saves_no_label(page: TestClient) -> None:
+    key = page.get("api/run").json()["key"]
+    body = {"rows": [20], "label": "red"}
+    assert page.post("api/labels", json=body | {"key": "of an earlier fit"}).status_code == 410
+    assert page.get("api/run").json()["labelled"] == 12
+    assert page.post("api/labels", json=body | {"key": key}).status_code == 200
+
+
+def test_a_class_that_another_program_renames_breaks_no_answer(page: TestClient, place: Path) -> None:
+    page.post("api/labels", json={"rows": [20], "label": "red"})
+    with BookFile(place / "run.labels.sqlite") as other, other.step("you") as step:
+        step.add("rename class", of=step.class_of("red"), value="crimson")
+    for address in ("api/run", "api/points", "api/list/queue", "api/list/errors"):
+        assert page.get(address).status_code == 200
+    assert page.post("api/examples", json={"rows": list(range(73))}).status_code == 200

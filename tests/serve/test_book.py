@@ -11,8 +11,10 @@ from helpers.own_photos import COLOURS, write_photo
 
 from semimetric.core.errors import InputError, RunError
 from semimetric.data import read_collection
+from semimetric.data.label_book import BookFile
 from semimetric.serve.book import Given, LabelBook, check_label, labels_file
 from semimetric.serve.book_import import import_labels
+from semimetric.serve.csv_file import write_table
 
 NAMES, GIVEN = ("a", "b", "c", "d"), ("red", None, None, "blue")
 
@@ -372,3 +374,56 @@ def test_many_threads_leave_in_memory_what_the_file_says(path: Path) -> None:
         list(threads.map(act, range(8)))
     assert book.labels == opened(path).labels
     assert book.changes == opened(path).changes == 8 * 6
+
+
+def test_a_label_keeps_the_digest_of_the_run_where_the_content_cannot_be_seen(path: Path) -> None:
+    given = Given(("row 0", "row 1"), (None, None), digests=("p", "q"))
+    LabelBook(path, given, lambda row: None).label([0], "a", "me")
+    moved = LabelBook(path, Given(("row 0", "row 1", "row 2"), (None,) * 3, digests=("n", "p", "q")))
+    assert moved.labels == [None, "a", None]
+
+
+def test_a_label_is_of_the_content_that_was_shown(path: Path) -> None:
+    content = {0: "p", 1: "q"}
+    book = LabelBook(path, Given(("a", "b"), (None, None)), content.__getitem__)
+    book.see(0)
+    content[0] = "z"  # the file is replaced while its picture is on the screen
+    book.label([0, 1], "red", "me")
+    again = LabelBook(path, Given(("a", "b"), (None, None)), content.__getitem__)
+    assert again.labels == [None, "red"]
+    assert "a (red)" in again.matches.note(path)[0]
+
+
+def test_a_listing_leaves_the_book_as_it_is(path: Path) -> None:
+    book = opened(path)
+    book.label([1], "green", "me")
+    before = path.read_bytes()
+    path.chmod(0o444)
+    grown = Given((*NAMES, "e"), (*GIVEN, "new"), classes=("blue", "red", "new"))
+    listed = LabelBook(path, grown, reading=True)
+    assert listed.labels == ["red", "green", None, "blue", "new"]
+    assert path.read_bytes() == before
+    assert [*path.parent.iterdir()] == [path]
+
+
+def test_labels_of_the_run_are_in_a_file_that_is_gone_on_with_after_the_run_grew(path: Path) -> None:
+    book = opened(path)
+    book.label([1], "green", "me")
+    book.grow(Given((*NAMES, "e"), (*GIVEN, None), classes=("blue", "red")))
+    other = BookFile(path.with_name("other"))
+    with other.step("you") as step:
+        step.add("label", "a", None, step.class_of("z"))
+    other.close()
+    path.unlink()
+    path.with_name("other").rename(path)
+    book.choose("use")
+    assert book.labels == ["z", None, None, "blue", None]
+
+
+def test_cells_that_a_spreadsheet_would_run_come_back_as_they_were(path: Path) -> None:
+    given = Given(("=a", "-b", "c"), ("=A1", "-x", None), classes=("=A1", "-x"))
+    book = LabelBook(path, given)
+    listed = path.with_name("labels.csv")
+    write_table(listed, ["name", "label"], [["=a", "=A1"], ["-b", "-x"], ["c", "green"]])
+    assert import_labels(book, listed, "me") == (1, 0, ())
+    assert book.labels == ["=A1", "-x", "green"]

@@ -13,7 +13,7 @@ import pytest
 
 from semimetric.core.errors import InputError, RunError
 from semimetric.data.book_recovery import recover
-from semimetric.data.label_book import BookFile, MovedError
+from semimetric.data.label_book import BookFile, MovedError, crc_of
 from semimetric.serve.book import Given, LabelBook
 
 NAMES, GIVEN = ("a", "b", "c", "d"), ("red", None, None, "blue")
@@ -63,10 +63,17 @@ def test_links_pipes_and_folders_are_refused(path: Path) -> None:
     victim = path.with_name("victim.json")
     victim.write_text("{}")
     path.symlink_to(victim)
-    with pytest.raises(InputError, match="link"):
+    with pytest.raises(InputError, match=r"run\.labels\.sqlite is a link"):
         opened(path)
     assert path.is_symlink()
     assert victim.read_text() == "{}"
+    path.unlink()
+    opened(path.with_name("real")).label([1], "red", "me")
+    whole = path.with_name("real").read_bytes()
+    path.symlink_to(path.with_name("real"))
+    with pytest.raises(InputError, match=r"run\.labels\.sqlite is a link"):
+        opened(path)
+    assert path.with_name("real").read_bytes() == whole
     path.unlink()
     path.symlink_to(path.with_name("nothing"))
     with pytest.raises(InputError, match="link"):
@@ -267,3 +274,37 @@ def test_a_new_book_has_the_rights_of_any_new_file(path: Path) -> None:
     plain = path.with_name("plain")
     plain.touch()
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+def test_a_flipped_bit_in_what_no_index_holds_is_damage(path: Path) -> None:
+    opened(path).label([1], "red", "me")
+    content = path.read_bytes()
+    time = content.index(b"+00:00") - 5
+    path.write_bytes(content[:time] + bytes([content[time] ^ 1]) + content[time + 1 :])
+    with pytest.raises(RunError, match="checksum"):
+        opened(path)
+
+
+@pytest.mark.parametrize("value", [5, 1e999, b"x", None])
+def test_a_forged_event_is_a_sentence(value: object, path: Path) -> None:
+    book = opened(path)
+    book.rename_class("red", "crimson", "me")
+    book.close()
+    db = sqlite3.connect(path)
+    row = [*db.execute("SELECT * FROM events WHERE event = 'rename class'").fetchone()]
+    row[8] = value
+    db.execute("UPDATE events SET value = ?, crc = ? WHERE number = ?", (value, crc_of(row[:-1]), row[0]))
+    db.commit()
+    db.close()
+    with pytest.raises(RunError, match="damaged"):
+        opened(path)
+
+
+@pytest.mark.parametrize("name", ["a b", "50%", "x?y", "#1", "ü", "caf\udce9", "new\nline", "'"])
+def test_a_book_lies_in_any_folder(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    opened(folder / "run.labels.sqlite").label([1], "red", "me")
+    assert opened(folder / "run.labels.sqlite").labels == ["red", "red", None, "blue"]
+    assert [*folder.iterdir()] == [folder / "run.labels.sqlite"]
+    assert opened(Path(f"/{folder}") / "run.labels.sqlite").labelled == 3
