@@ -15,8 +15,7 @@ from torch import Tensor
 
 from semimetric.core.errors import DataError, InputError, SemimetricError
 from semimetric.data import Collection, find_photographs, load_dataset
-from semimetric.data.label_book import Entry
-from semimetric.data.label_matches import digest_of_file, matched
+from semimetric.data.label_matches import digest_of_file
 from semimetric.data.photographs.images import decode_image
 from semimetric.data.readers.folder import path_of
 from semimetric.data.readers.shards import find_shards
@@ -203,18 +202,16 @@ def _of_own_data(loaded: LoadedRun, named: Path | None) -> Pictures:
 
 def _rows_in(table: Collection, examples: ExampleNames) -> tuple[list[int], list[str]]:
     """The row of each example in its table, by content as far as that is known, and the names of those that changed."""
-    if not examples.digests:
-        return _all_of(examples.names, {name: number for number, name in enumerate(table.names)}), []
-    digests = dict(zip(examples.names, examples.digests, strict=True))
-    known = [Entry(row, "", "", "", name, digests[name], "", None) for row, name in enumerate(examples.names)]
-    found, _ = matched(known, table.names, table.digest)
-    place = {entry.example: row for row, entry in found.items()}
-    changed = [name for name in examples.names if name not in place]
-    same = {digest: row for row, digest in enumerate(table.digests)}  # of copies, any is right
-    changed = [name for name in changed if digests[name] not in same]
-    by_name = {name: row for row, name in enumerate(table.names)}
-    by_copy = {name: same[digest] for name, digest in digests.items() if digest in same}
-    return _all_of(examples.names, by_name | by_copy | place), changed
+    place = {name: row for row, name in enumerate(table.names)}
+    by_content = {digest: row for row, digest in enumerate(table.digests)}  # of copies, any is right
+    changed = []
+    for name, digest in zip(examples.names, examples.digests, strict=False):
+        if name not in place or table.digests[place[name]] != digest:
+            if digest in by_content:
+                place[name] = by_content[digest]
+            else:
+                changed.append(name)
+    return _all_of(examples.names, place), changed
 
 
 def _some(names: Sequence[str]) -> str:
