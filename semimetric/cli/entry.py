@@ -95,14 +95,15 @@ def main() -> None:
     _leave(code)
 
 
-NO_MEMORY = ("memory", "bad_alloc", "can't start new thread", "failed to map segment")
+NO_MEMORY: tuple[str, ...] = ("out of memory", "not enough memory", "allocate memory", "bad_alloc", "malloc of size")
+NO_MEMORY += ("can't start new thread", "failed to map segment")
 """What errors say that there is no memory for an array, a thread or a library."""
 
 
 def out_of_memory(error: BaseException) -> str | None:
     """Return the sentence of an error if it is that memory ran out, and forget what was in memory where it occurred."""
     said = str(error).strip().rpartition("\n")[2].rstrip(".")
-    if not (isinstance(error, MemoryError) or any(sign in said for sign in NO_MEMORY)):
+    if not (isinstance(error, MemoryError) or any(sign in said.lower() for sign in NO_MEMORY)):
         return None
     found: BaseException | None = error
     while found is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +24,7 @@ from semimetric.cli.console import (
     showing_progress,
 )
 from semimetric.cli.runs import IdColumn, LabelColumn, MilvusCollection, NewData, Raw, Replace, load, print_skipped
+from semimetric.core.errors import InputError
 from semimetric.reporting.terminal import visible
 
 if TYPE_CHECKING:
@@ -85,6 +87,8 @@ def labels(
         Path | None, typer.Option("--recover", help="File for what can be read of a damaged label book.")
     ] = None,
     who: Annotated[str, typer.Option(help="Who labels; your login name unless given.")] = "",
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
     replace: Replace = False,
     raw: Raw = False,
     as_json: AsJson = False,
@@ -92,7 +96,10 @@ def labels(
     """List the labels of a run's own examples, given and predicted, with those of its label book."""
     from semimetric.serve.book import labels_file, open_book
     from semimetric.serve.labels import COLUMNS, check_list, labels_of, labels_to
+    from semimetric.serve.pictures import open_pictures
 
+    if sum(given is not None for given in (out, source, copy)) > 1:
+        raise InputError("--out, --import and --recover do different things. Give one of them at a time.")
     if copy is not None:
         _recover(labels_file(run), copy, as_json)
         return
@@ -100,12 +107,12 @@ def labels(
         check_list(out, replace)
     loaded = load(run, "cpu")
     if source is not None:
-        _import(loaded, source, who, as_json)
+        _import(loaded, source, (who, label_column, id_column), as_json)
         return
     fitted = loaded.fitted
     rows = labels_of(fitted)
     if os.path.lexists(labels_file(run)):
-        with closing(open_book(run, fitted)) as book:
+        with closing(open_book(run, fitted, open_pictures(loaded), reading=True)) as book:
             rows = labels_of(fitted, book.labels, book.sources)
             for note in book.matches.note(book.path):
                 print_beside(f"note: {note}")
@@ -121,13 +128,14 @@ def labels(
         say(f"{counted(count, 'example')}, {labelled} with a given label, written to {visible(str(out))}")
 
 
-def _import(loaded: LoadedRun, source: Path, who: str, as_json: bool) -> None:
+def _import(loaded: LoadedRun, source: Path, how: tuple[str, str | None, str | None], as_json: bool) -> None:
     """Take the labels of a CSV file into the book of a run."""
-    from semimetric.serve.book import import_labels, login_name, open_book
+    from semimetric.serve.book import login_name, open_book
+    from semimetric.serve.book_import import import_labels
     from semimetric.serve.pictures import open_pictures
 
     with closing(open_book(loaded.path, loaded.fitted, open_pictures(loaded))) as book:
-        found = import_labels(book, source, who or login_name())
+        found = import_labels(book, source, how[0] or login_name(), *how[1:])
     if as_json:
         print_json(found._asdict() | {"book": str(book.path)})
         return
@@ -145,5 +153,10 @@ def _recover(book: Path, copy: Path, as_json: bool) -> None:
     if as_json:
         print_json(found | {"out": str(copy)})
         return
-    say(f"{counted(found['events'], 'event')} and {found['classes']} classes written to {visible(str(copy))}")
-    say(f"next: mv {visible(str(book))} {visible(str(book))}.damaged && mv {visible(str(copy))} {visible(str(book))}")
+    lost = f"; {found['lost']} could not be read, so some labels may be missing" if found["lost"] else ""
+    say(f"{counted(found['events'], 'event')} and {found['classes']} classes written to {visible(str(copy))}{lost}")
+    say(
+        visible(
+            f"next: mv -n {shlex.join([str(book), f'{book}.damaged'])} && mv -n {shlex.join([str(copy), str(book)])}"
+        )
+    )

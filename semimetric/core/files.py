@@ -86,7 +86,9 @@ def write_new(path: Path, content: bytes, mode: int = 0o666) -> None:
         os.fsync(handle)
         try:
             os.link(temporary, path)
-        except PermissionError:  # a file system without links
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
             if os.path.lexists(path):
                 raise FileExistsError(path) from None
             temporary.rename(path)
@@ -200,6 +202,8 @@ def _umask() -> int:
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's content; in large blocks, between which a thread that digests waits for others."""
     digest = hashlib.sha256()
+    if path.exists() and not path.is_file():  # nobody may ever write to a pipe
+        raise OSError(f"{path} is not a plain file")
     with path.open("rb", buffering=0) as file:
         while block := file.read(DIGEST_BLOCK):
             digest.update(block)

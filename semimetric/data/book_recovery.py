@@ -38,7 +38,8 @@ def recover(book: Path, copy: Path) -> dict[str, int]:
     if not counts["events"]:
         raise RunError(f"{book} has no event that can be read. Restore it from a copy.")
     write_new(copy, db.serialize())
-    return counts
+    last = db.execute("SELECT max(number) FROM events").fetchone()[0]  # numbers go up by one
+    return counts | {"lost": last - counts["events"]}
 
 
 def _rows(content: bytes) -> Iterator[tuple[Value, ...]]:

@@ -30,6 +30,12 @@ KEYS = "1234567890qwertziopadfghjkycvbm"
 RUN = ""
 """The person of what a run brings with it; nobody can take that back."""
 
+_KINDS: dict[str, tuple[Any, ...]] = {
+    "classes": (int, str, str | None, int),
+    "events": (int, int, str, str, str, str | None, str | None, int | None, int | str | None, str),
+}
+"""Types of the columns of both tables."""
+
 _WAIT = 10.0  # seconds for another program that is writing
 
 SCHEMA = files("semimetric.data").joinpath("label_book.sql").read_text(encoding="utf-8")
@@ -127,9 +133,10 @@ class BookFile:
     Parameters
     ----------
     path : of the file; a link, what is not a plain file, and a file of others are refused, and left as they are
+    reading : go on in memory with what the file says, and leave it as it is
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, reading: bool = False) -> None:
         self.path, self._lock = path, RLock()
         self._place: tuple[int, int] | None = None  # device and inode; None before there is a file
         self._version = 0
@@ -137,6 +144,11 @@ class BookFile:
         self.db.executescript(SCHEMA)
         if os.path.lexists(path):
             self.adopt()
+            if reading:
+                content, self._place = self.db.serialize(), None
+                self.db.close()
+                self.db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+                self.db.deserialize(content)
 
     def __enter__(self) -> BookFile:
         return self
@@ -232,7 +244,7 @@ class BookFile:
     def _opened(self) -> tuple[sqlite3.Connection, tuple[int, int]]:
         place = recognised(self.path)
         with self._explained("read"):
-            uri = f"file:{quote(str(self.path))}?mode=rw"
+            uri = f"file:///{quote(os.fsencode(os.path.abspath(self.path)).lstrip(b'/'))}?mode=rw"
             db = sqlite3.connect(uri, _WAIT, uri=True, isolation_level=None, check_same_thread=False)
             try:
                 db.executescript("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA synchronous = EXTRA")
@@ -297,5 +309,6 @@ def _check_whole(db: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError(state.splitlines()[0])
     for table in ("classes", "events"):
         for *row, crc in db.execute(f"SELECT * FROM {table}"):
-            if crc_of(row) != crc or any(isinstance(value, bytes) for value in row):
+            whole = all(isinstance(value, kind) for value, kind in zip(row, _KINDS[table], strict=True))
+            if crc_of(row) != crc or not whole or (row[-6:-5] == ["rename class"] and not isinstance(row[-2], str)):
                 raise sqlite3.DatabaseError(f"row {row[0]} of {table} does not fit its checksum")

@@ -36,7 +36,10 @@ class Matches(NamedTuple):
             return []
         shown = ", ".join(f"{entry.example} ({entry.label})" for entry in lost[:SHOWN])
         more = f" and {len(lost) - SHOWN} more" if len(lost) > SHOWN else ""
-        return [f"{len(lost)} labels of {path} are not used: their examples changed or are gone: {shown}{more}."]
+        count = "1 label" if len(lost) == 1 else f"{len(lost)} labels"
+        return [
+            f"not used: {count} of {path}, of examples that have changed, are gone or are there twice: {shown}{more}."
+        ]
 
 
 def matched(entries: Sequence[Entry], names: Sequence[str], digest: Callable[[int], str | None]) -> Matches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections import Counter
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,8 @@ def save(estimator: MetricEstimator, path: Path | str, names: Any = None) -> Non
     names = tuple(str(name) for name in (range(len(fitted.labels)) if names is None else names))
     if len(names) != len(fitted.labels):
         raise InputError(f"names must be of the {len(fitted.labels)} training examples, got {len(names)}.")
+    if len({*names}) < len(names):
+        raise InputError(f"names must differ, and {Counter(names).most_common(1)[0][0]!r} is there twice.")
     columns = tuple(str(name) for name in getattr(estimator, "feature_names_in_", ()))
     examples = ExampleNames(names, "", fitted.examples.classes, columns, suggested=fitted.examples.suggested)
     fitted = dataclasses.replace(fitted, examples=examples)

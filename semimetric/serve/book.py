@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import getpass
+import hashlib
+import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,15 +13,15 @@ from threading import RLock
 from typing import NamedTuple
 
 from semimetric.core.errors import InputError, RunError
-from semimetric.data.collection import label_texts, tidy
+from semimetric.data.collection import tidy
 from semimetric.data.label_book import RUN, SUFFIX, BookFile, ClassOf, Entry, Step
 from semimetric.data.label_matches import matched
 from semimetric.data.labels import SUGGESTED, is_no_label
-from semimetric.data.readers.delimited import read_delimited
-from semimetric.data.readers.folder import BOOK_COLUMNS, list_columns
 from semimetric.model.fitted import FittedModel
 from semimetric.serve.labels import given_labels
 from semimetric.serve.pictures import Pictures
+
+_AGAIN = re.compile(r"-again-[0-9]+$")
 
 LONGEST = 200
 """Characters of a label or of a person's name."""
@@ -45,14 +48,6 @@ class Change(NamedTuple):
     rows: tuple[int, ...]
 
 
-class Imported(NamedTuple):
-    """How many labels a file has set and cleared, and the names in it that no example has."""
-
-    labelled: int
-    cleared: int
-    unknown: tuple[str, ...]
-
-
 class LabelBook:
     """The labels of a run's examples as people have changed them; safe to use from several threads.
 
@@ -61,14 +56,19 @@ class LabelBook:
     path : of the file; it is made with the first change, and begins with the labels of the run
     given : what the run brings
     digest : of the content of an example as it is now, by its row; without it, that of the run
+    reading : leave the file as it is
     """
 
-    def __init__(self, path: Path, given: Given, digest: Callable[[int], str | None] | None = None) -> None:
-        self.path, self.file, self._lock = path, BookFile(path), RLock()
+    def __init__(
+        self, path: Path, given: Given, digest: Callable[[int], str | None] | None = None, reading: bool = False
+    ) -> None:
+        self.path, self.file, self._lock = path, BookFile(path, reading), RLock()
         self.names: tuple[str, ...] = ()
         self.labels: list[str | None] = []
         self.sources: list[str] = []
         self._news: set[int] = set()
+        said = repr((*given.names, *given.digests)).encode(errors="backslashreplace")
+        self.key = hashlib.sha256(said).hexdigest()[:16]  # of the examples, for pages that were opened before a new fit
         self.grow(given, digest)
 
     def grow(self, given: Given, digest: Callable[[int], str | None] | None = None) -> None:
@@ -78,8 +78,9 @@ class LabelBook:
             if tuple(given.names[:known]) != self.names:
                 raise RunError(f"the run has other examples than the labels in {self.path}. Serve it by itself.")
             self.names = tuple(given.names)
-            self._digest = digest or (lambda row: given.digests[row] if given.digests else None)
+            self._now, self._given = digest, given
             self._digests: dict[int, str | None] = {}
+            self._seen: dict[int, str | None] = {}
             for row, label in enumerate(given.labels[known:], known):
                 self.sources.append("" if label is not None and row not in given.suggested else SUGGESTED)
                 self.labels.append(None)
@@ -94,7 +95,10 @@ class LabelBook:
         found = self.file.rows(query + "WHERE person = '' AND example IS NOT NULL ORDER BY number")
         before = {(example, digest): label for example, digest, label in found}
         keys = [(name, digests[row] if digests else None) for row, name in enumerate(self.names)]
+        said = self.file.rows("SELECT DISTINCT example, digest FROM events WHERE person <> ''")
+        learned = {(name, digest if digests else None) for name, digest in said}  # the run may have them from the book
         new = [row for row in range(first, len(labels)) if before.get(keys[row]) != labels[row]]
+        new = [row for row in new if keys[row] not in learned]
         pairs = self.file.rows("SELECT class, name FROM classes")
         known = {name: pair[0] for name, pair in given.learned.items() if pair in pairs}
         firsts = {name for _, name in pairs} | known.keys()
@@ -126,6 +130,15 @@ class LabelBook:
             self._digests[row] = self._digest(row)
         return self._digests[row]
 
+    def _digest(self, row: int) -> str | None:
+        """The digest of an example as it is now, or as the run knows it where that cannot be seen."""
+        digests = self._given.digests
+        return (self._now(row) if self._now else None) or (digests[row] if digests else None)
+
+    def see(self, row: int) -> None:
+        """Note that somebody is shown the content that an example has now: a label that comes is of that content."""
+        self._seen[row] = self._digest(row)
+
     def refresh(self) -> tuple[int, ...]:
         """Take in what other programs have written: the rows whose labels have changed since the last call."""
         with self._lock:
@@ -155,7 +168,7 @@ class LabelBook:
         wanted = {row: None if label is None else check_label(label) for row, label in labels.items()}
         if not wanted or min(wanted) < 0 or max(wanted) >= len(self.names):
             raise InputError(f"rows must be numbers of examples, from 0 to {len(self.names) - 1}, at least one.")
-        digests, found = {row: self._digest(row) for row in wanted}, {}
+        digests, found = {row: self._seen.get(row) or self._digest(row) for row in wanted}, {}
         with self._lock:
             with self._step(who) as step:
                 numbers = {name: step.class_of(name) for name in dict.fromkeys(wanted.values()) if name is not None}
@@ -231,8 +244,11 @@ class LabelBook:
         rows = self.file.rows("SELECT class, first, name FROM first_names ORDER BY class DESC")
         now: dict[object, str] = {(number, first): name for number, first, name in rows}
         firsts = {first: (number, first) for number, first, _ in rows}  # of two classes the older one is the run's
-        found = ((given.learned.get(name), firsts.get(name)) for name in given.classes)
-        return [now.get(pair if pair in now else first) for pair, first in found]
+        named = {found.name: found.name for found in self.classes()}
+        found = ((name, given.learned.get(name), firsts.get(name)) for name in given.classes)
+        return [
+            now.get(pair if pair in now else first, None if first else named.get(name)) for name, pair, first in found
+        ]
 
     @property
     def labelled(self) -> int:
@@ -255,7 +271,7 @@ class LabelBook:
                 {"write": self.file.keep, "use": self.file.adopt}[what]()
             except FileExistsError as error:
                 raise InputError(f"{self.path} is there. Move it to another place, or use it.") from error
-            before = list(self.labels)
+            before, self._brought = list(self.labels), (0, self._brought[1])
             self._bring()
             return tuple(row for row, label in enumerate(self.labels) if label != before[row])
 
@@ -265,14 +281,15 @@ class LabelBook:
 
 
 def labels_file(run: Path) -> Path:
-    """The label book next to a run."""
+    """The label book next to a run; for a run that learned again, that of the run before, unless it has its own."""
     resolved = run.resolve()
-    return resolved.with_name(resolved.name + SUFFIX)
+    own, before = (resolved.with_name(name + SUFFIX) for name in (resolved.name, _AGAIN.sub("", resolved.name)))
+    return own if os.path.lexists(own) or not before.is_file() else before
 
 
-def open_book(run: Path, fitted: FittedModel, pictures: Pictures | None = None) -> LabelBook:
-    """The label book of a run; without ``pictures`` its examples count as unchanged."""
-    return LabelBook(labels_file(run), of_run(fitted), None if pictures is None else pictures.digest)
+def open_book(run: Path, fitted: FittedModel, pictures: Pictures, reading: bool = False) -> LabelBook:
+    """The label book of a run; ``reading`` leaves its file as it is."""
+    return LabelBook(labels_file(run), of_run(fitted), pictures.digest, reading)
 
 
 def login_name() -> str:
@@ -294,40 +311,6 @@ def of_run(fitted: FittedModel) -> Given:
 def as_text(name: object) -> str:
     """A name that every file and page can hold; half a character is written out."""
     return str(name).encode(errors="backslashreplace").decode()
-
-
-def import_labels(book: LabelBook, path: Path, who: str) -> Imported:
-    """Take the labels of a CSV file into the book, as one change.
-
-    A label that says "unlabelled", or an empty one of a file that the page itself wrote, is taken away; any other empty
-    one says nothing.
-    """
-    given = _listed(path)
-    rows = {name: row for row, name in enumerate(book.names)}
-    wanted = {rows[name]: label for name, label in given.items() if name in rows}
-    new = {row: label for row, label in wanted.items() if label != book.labels[row]}
-    if new:
-        book.label_each(new, who)
-    labelled = sum(label is not None for label in new.values())
-    return Imported(labelled, len(new) - labelled, tuple(name for name in given if name not in rows))
-
-
-def _listed(path: Path) -> dict[str, str | None]:
-    """The label of each example in a CSV file; two different ones for the same example are refused."""
-    table = read_delimited(path)
-    columns = list(table.columns)
-    names, texts = (table.columns[column] for column in list_columns(columns, None, None, path))
-    is_log = {*BOOK_COLUMNS} <= {*columns}
-    found: dict[str, str | None] = {}
-    for name, text, label in zip(names, texts, label_texts(texts), strict=True):
-        if not is_log and not text.strip():
-            continue
-        if not is_log and found.get(name, label) != label:
-            raise InputError(
-                f"{path} has two labels for {name}: {found[name]!r} and {label!r}. Remove one of the rows."
-            )
-        found[name] = label
-    return found
 
 
 def check_label(label: str) -> str:

@@ -30,6 +30,11 @@ def table_text(header: list[str], rows: Iterable[Sequence[object]], raw: bool = 
     return text.getvalue()
 
 
+def plain_text(cell: str) -> str:
+    """The text of a cell as it was before ``table_text`` wrote it."""
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith(FORMULAS) else cell
+
+
 def _inert(cell: object) -> object:
     if not (isinstance(cell, str) and cell.startswith(FORMULAS)):
         return cell

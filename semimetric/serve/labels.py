@@ -56,7 +56,7 @@ def labels_of(
         [
             name,
             "" if label is None else label,
-            source,
+            source if label is not None else "",
             "" if place is None else names.classes[place],
             "" if place is None else round(confidence, 6),
         ]

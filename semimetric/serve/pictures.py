@@ -136,7 +136,7 @@ def open_pictures(loaded: LoadedRun, data_dir: Path | None = None, source: Path 
     if source is not None and not source.exists():
         raise InputError(f"--source {str(source)!r} is not there. Name the folder or table with the run's examples.")
     try:
-        if "dataset" in loaded.config or loaded.config.get("kind") == "benchmark":
+        if loaded.config["kind"] == "benchmark":
             return _of_benchmark(loaded, data_dir)
         return _of_own_data(loaded, source)
     except (SemimetricError, OSError) as error:

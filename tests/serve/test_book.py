@@ -11,7 +11,8 @@ from helpers.own_photos import COLOURS, write_photo
 
 from semimetric.core.errors import InputError, RunError
 from semimetric.data import read_collection
-from semimetric.serve.book import Given, LabelBook, check_label, import_labels
+from semimetric.serve.book import Given, LabelBook, check_label, labels_file
+from semimetric.serve.book_import import import_labels
 
 NAMES, GIVEN = ("a", "b", "c", "d"), ("red", None, None, "blue")
 
@@ -145,6 +146,24 @@ def test_a_class_of_the_run_comes_back_where_another_one_took_its_name(path: Pat
     assert again.labels[3:] == ["crimson", "red"]
 
 
+def test_a_run_that_learned_again_goes_on_with_the_book(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    assert labels_file(tmp_path / "run-again-2") == tmp_path / "run-again-2.labels.sqlite"
+    book = LabelBook(labels_file(place), Given(NAMES, GIVEN, classes=("blue", "red")))
+    book.rename_class("red", "crimson", "me")
+    book.label([1], "crimson", "me")
+    book.label([2], "green", "me")
+    assert labels_file(tmp_path / "run-again-2") == book.path
+    learned = Given(NAMES, tuple(book.labels), classes=("blue", "crimson", "green"))
+    again = LabelBook(book.path, learned)
+    assert again.names_of(learned) == ["blue", "crimson", "green"]
+    assert again.labels == ["crimson", "crimson", "green", "blue"]
+    again.undo("me")
+    assert again.labels == ["crimson", "crimson", None, "blue"]
+    (tmp_path / "run-again-2.labels.sqlite").touch()
+    assert labels_file(tmp_path / "run-again-2") != book.path
+
+
 def test_two_servers_on_one_book_see_all_events(path: Path) -> None:
     one, other = opened(path), opened(path)
     one.label([1], "red", "me")
@@ -228,9 +247,10 @@ def test_the_log_of_an_earlier_version_is_taken_in(path: Path) -> None:
         "d,,me,now,2,\nb,green,me,now,3,suggested\nz,green,me,now,3,suggested\n"
     )
     book = opened(path)
-    assert import_labels(book, log, "me") == (1, 1, ("z",))
+    assert import_labels(book, log, "you") == (1, 1, ("z",))
     assert book.labels == ["red", "green", None, None]
-    assert import_labels(book, log, "me") == (0, 0, ("z",))
+    assert import_labels(book, log, "you") == (0, 0, ("z",))
+    assert {entry.person for entry in book.file.entries()} == {"", "me"}
     assert len(book.undo("me").rows) == 2  # one change
 
 
@@ -241,6 +261,13 @@ def test_an_imported_list_says_nothing_where_it_is_empty(path: Path) -> None:
     listed.write_text("name,label,predicted\na,,x\nb,,x\nc,green,x\nd,unlabelled,x\n")
     assert import_labels(book, listed, "you") == (1, 1, ())
     assert book.labels == ["red", "green", "green", None]
+    assert book.sources == ["", "suggested", "suggested", ""]
+    listed.write_text("name,label,source\nb,green,suggested\nc,red,\n")
+    assert import_labels(book, listed, "you") == (1, 0, ())
+    assert book.sources == ["", "suggested", "", ""]
+    listed.write_text("name,label\nphotos/a,green\n")
+    with pytest.raises(InputError, match="such as a"):
+        import_labels(book, listed, "you")
     listed.write_text("name,label\na,green\na,blue\n")
     with pytest.raises(InputError, match="'green' and 'blue'"):
         import_labels(book, listed, "you")

@@ -9,6 +9,7 @@ export interface ClassOf {
 
 export interface Facts {
   name: string;
+  key: string;
   examples: number;
   labelled: number;
   classes: ClassOf[];

@@ -51,10 +51,12 @@ class Page {
   private was = new Map<number, string>(); // the class before the run learned again, by row
   private saving: Promise<unknown> = Promise.resolve();
   private pending: Pending[] = [];
+  private examplesKey = ""; // of the examples that this page was opened on
   private held = false; // the labels that are pending wait for a choice
 
   async start(): Promise<void> {
     this.facts = await get<Facts>("api/run");
+    this.examplesKey = this.facts.key;
     this.data = await columns(this.facts.examples);
     document.title = `${this.facts.name} · semimetric`;
     element("name").textContent = visible(this.facts.name);
@@ -355,7 +357,7 @@ class Page {
     this.saving = this.saving.then(async () => {
       for (let next = this.pending[0]; next && !this.held; next = this.pending[0]) {
         try {
-          const saved = await post<Answer>("api/labels", next);
+          const saved = await post<Answer>("api/labels", { ...next, key: this.examplesKey });
           this.pending.shift();
           this.take(saved.rows, saved.labels, saved);
           const [count, label] = [saved.rows.length, saved.labels[0] ?? "none"];
@@ -363,6 +365,7 @@ class Page {
         } catch (error) {
           if (error instanceof Refused && error.status === 400) {
             this.pending.shift();
+            this.goTo(next.rows);
             this.say(`Not saved: ${error.message}`, true);
           } else this.hold(error as Error);
         }
@@ -379,14 +382,15 @@ class Page {
       if (error.replaced) choices.push(["Use the file that is there now", () => post("api/book", { do: "use" })]);
       else choices.push(["Write the file again", () => post("api/book", { do: "write" })]);
     }
-    choices.push(["Discard", () => (this.pending = [])]);
+    choices.push(["Discard", () => ((this.pending = []), this.say("The labels that were not saved are discarded."))]);
     const buttons = choices.map(([text, act]) => {
       const button = make("button", text);
       button.type = "button";
       button.addEventListener("click", () => void this.release(act));
       return button;
     });
-    const why = error instanceof Refused ? error.message : "The server does not answer. Start it again with the same command.";
+    const away = "The server does not answer. Start it again with the same command.";
+    const why = !(error instanceof Refused) ? away : error.status === 404 ? "This address no longer opens the page." : error.message;
     element("held").replaceChildren(make("b", "Not saved. "), make("span", visible(why)), make("span", "", "count"), ...buttons);
     element("held").hidden = false;
     this.showHeld();
@@ -418,8 +422,9 @@ class Page {
       try {
         const back = await post<Answer>("api/undo", { who });
         this.take(back.rows, back.labels, back);
-        const count = back.rows.length === 1 ? "1 label" : `${back.rows.length} labels`;
-        this.say(back.done ? `Taken back: ${count}` : "There is nothing of yours to take back.");
+        const count = back.rows.length === 1 ? ": 1 label" : back.rows.length ? `: ${back.rows.length} labels` : ", and no label changed by it";
+        this.goTo(back.rows);
+        this.say(back.done ? `Taken back${count}` : "There is nothing of yours to take back.");
       } catch (error) {
         this.say(`Not taken back: ${(error as Error).message}`, true);
       }
@@ -446,6 +451,12 @@ class Page {
     if (!kept) void this.refresh(); // a class has another name, or is gone
     else if (this.colourBy === "label" || this.colourBy === "labelled") void this.draw();
     else this.showLegend();
+  }
+
+  // Make the only one of some rows the current example, if it is listed.
+  private goTo(rows: number[]): void {
+    const place = rows.length === 1 && this.list !== "selection" ? this.shown.findIndex((example) => example.row === rows[0]) : -1;
+    if (place >= 0) this.step(place - this.current, true);
   }
 
   private step(by: number, focus: boolean): void {

@@ -91,10 +91,7 @@ def read_photo_folder(folder: Path, labels: Path | None, label_column: str | Non
     skipped: dict[str, str] = {}
     if labels is not None and is_book(labels):
         files = _images_among(_files_in(folder, False, skipped), skipped)
-        found = labelled_by(_collection(folder, files, {}, skipped), labels)
-        plain = {name for name, label in zip(found.names, found.labels, strict=True) if label is None}
-        unlisted = [place for place in files.values() if place.name in plain]
-        return dataclasses.replace(found, notes=(*found.notes, *_folder_notes(unlisted, labels)))
+        return labelled_by(_collection(folder, files, {}, skipped), labels)
     listing = None if labels is None else _read_listing(labels, label_column, id_column)
     files = _images_among(_files_in(folder, listing is None, skipped), skipped)
     if listing is not None:

@@ -76,20 +76,15 @@ class SamePlan(OwnRequest):
 
 def is_benchmark(loaded: LoadedRun) -> bool:
     """Whether a run is of a benchmark."""
-    return "dataset" in loaded.config or loaded.config.get("kind") == "benchmark"
+    return bool(loaded.config["kind"] == "benchmark")
 
 
 def check_can_learn(loaded: LoadedRun, source: Path | None) -> None:
     """Refuse a run whose examples are not on disk, whose settings are not kept, or that names files of a stranger."""
-    if loaded.config.get("kind") == "estimator":
+    if loaded.config["kind"] == "estimator":
         raise InputError("the run was saved by an estimator and does not say how it was fitted. Fit it again.")
     if not is_benchmark(loaded):
         source_of(loaded, source)
-        if "plan" not in loaded.config:
-            raise InputError(
-                f"{loaded.path} is of format 1, which does not keep the settings of a run. Fit its examples again with "
-                "'semimetric fit', and with --labels for the labels of the page."
-            )
     if not has_own_files(Run(loaded.path)):
         named = next(filter(None, named_files(loaded.config)))
         raise InputError(
@@ -150,7 +145,7 @@ def judging_failed(why: str) -> str:
 
 def request_of(loaded: LoadedRun) -> OwnRequest:
     """The settings of a run; one that had started from another has few epochs, and gets those of a new fit."""
-    plan = Plan.from_dict(loaded.config["plan"], loaded.config.get("version", "unknown"))
+    plan = Plan.from_dict(loaded.config["plan"], loaded.config["version"])
     if "from" not in loaded.config["data"]:
         return SamePlan(fixed=plan)
     fine_tune = bool(plan.own_network().get("fine_tune"))

@@ -75,7 +75,7 @@ class Desk:
         """Numbers (N,) of the current labels among ``classes``, -1 for none."""
         numbers = {name: number for number, name in enumerate(self.classes())}
         given = self.book.labels[: len(self.names)]  # a run that has learned again may have more examples
-        return torch.tensor([-1 if label is None else numbers[label] for label in given])
+        return torch.tensor([-1 if label is None else numbers.get(label, -1) for label in given])
 
     def predicted(self) -> Tensor:
         """Places (N,) of the predicted classes among ``classes``; -1 for a class that was deleted, or none."""
@@ -104,6 +104,7 @@ class Desk:
         """The run in short, for the head of the page."""
         return {
             "name": self.run.resolve().name,
+            "key": self.book.key,
             "examples": len(self.names),
             "labelled": self.book.labelled,
             "classes": self.listed_classes(),
@@ -137,14 +138,15 @@ class Desk:
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Name, label, prediction and values of some examples."""
-        known, predicted = self.classes(), self.predicted()
+        named = [*self.book.names_of(self.given), None]
+        best = self._best if len(named) > 1 else self._best - 1
         return [
             {
                 "row": row,
                 "name": self.names[row],
                 "label": self.book.labels[row],
                 "source": "" if self.book.labels[row] is None else self.book.sources[row],
-                "predicted": known[int(predicted[row])] if int(predicted[row]) >= 0 else None,
+                "predicted": named[int(best[row])],
                 "confidence": round(float(self.fitted.posteriors.confidence[row]), 4),
                 "values": [(name, f"{value:.4g}") for name, value in self.pictures.values(row)],
             }
@@ -161,6 +163,7 @@ class Desk:
         return list(rows)
 
     def _small(self, row: int) -> bytes | None:
+        self.book.see(row)
         tile = self.pictures.tile(row, THUMB)
         return None if tile is None else jpeg_of(tile)
 

@@ -155,6 +155,8 @@ class Answers:
     async def label(self, request: Request) -> Response:
         """Give examples a label, take it away, or skip them."""
         wanted = await json_of(request)
+        if wanted.get("key", self._desk.book.key) != self._desk.book.key:
+            raise HTTPException(410, "the run was fitted anew since this page was opened. Reload the page.")
         label, skip = wanted.get("label"), wanted.get("skip", False)
         if not (label is None or isinstance(label, str)) or (skip and label is not None):
             raise InputError(f"label must be text or null, and null with skip, got {label!r}.")
