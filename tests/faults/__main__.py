@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from helpers import book_machine, damage, foreign, kinds, struck
+from helpers import book_machine, damage, foreign, kinds, strange, struck
 from helpers.killed import Killer
 
 import semimetric
@@ -30,6 +30,9 @@ WHOLE = {
     "kills": 200,
     "labels": 1000,
     "foreign": 1500,
+    "tables": 1000,
+    "formats": 1000,
+    "forged": 1500,
 }
 
 
@@ -65,6 +68,9 @@ def _play(name: str, home: Path, folder: Path, count: int, seed: int) -> dict[st
         "writers": lambda: struck.write_twice(_stage(home), count),
         "room": lambda: struck.lack_room(_stage(home), count),
         "foreign": lambda: foreign.lay_foreign(foreign.make_foreign(home), folder, count, seed),
+        "tables": lambda: strange.change_tables(strange.make_tables(home), folder, count, seed),
+        "formats": lambda: strange.mix_formats(kinds.make_kinds(home), folder, count, seed),
+        "forged": lambda: strange.forge_runs(kinds.make_kinds(home), folder, count, seed),
         "labels": lambda: book_machine.play_long(folder, _killer(*book_machine.SERVER), count, seed),
     }
     began = time.monotonic()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
-from helpers import damage, foreign, kinds
+from helpers import damage, foreign, kinds, strange
+from helpers.command import semimetric
+
+from semimetric.data import read_collection
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*")
 
@@ -82,6 +88,38 @@ def test_a_file_of_others_stays(name: str, place: str, kind: str, home: Path, tm
     assert not tally.wrong
 
 
+@pytest.fixture(scope="module")
+def strangers(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    whole = Path(shutil.copytree(home, tmp_path_factory.mktemp("strangers") / "home"))
+    return strange.make_tables(kinds.make_kinds(whole))
+
+
+def test_tables_that_changed_after_they_were_labelled(strangers: Path, tmp_path: Path) -> None:
+    tally = strange.change_tables(strangers, tmp_path, 40)
+    assert not tally.wrong
+    assert len(tally.tried) >= 6
+
+
+def test_wrong_formats_under_the_right_name(strangers: Path, tmp_path: Path) -> None:
+    tally = strange.mix_formats(strangers, tmp_path, 60)
+    assert not tally.wrong
+    assert len(tally.tried) >= 12
+
+
+def test_a_zip_of_something_else_is_not_a_table(home: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("a.png", b"x")
+    shutil.copy(tmp_path / "x.npz", tmp_path / "x.npy")
+    for name in ("x.npz", "x.npy"):
+        assert name in semimetric("predict", home / "run", tmp_path / name).sentence()
+
+
+def test_forged_runs(strangers: Path, tmp_path: Path) -> None:
+    tally = strange.forge_runs(strangers, tmp_path, 60)
+    assert not tally.wrong
+    assert len(tally.tried) >= 6
+
+
 def test_the_harness_finds_what_is_wrong() -> None:
     tally = damage.Tally()
     tally.check("x", "y", lambda: damage.Done(2, "", "no sentence"))
@@ -91,3 +129,30 @@ def test_the_harness_finds_what_is_wrong() -> None:
 
     tally.check("x", "z", fail)
     assert len(tally.wrong) == 2
+
+
+def test_the_harness_finds_a_file_of_others_that_was_changed(home: Path, tmp_path: Path) -> None:
+    class Careless(foreign.Writer):
+        def act(self, home: Path, folder: Path, replace: bool = False) -> damage.Done:
+            (folder / "out").write_text("new")
+            return damage.Done(0, "", "")
+
+    writer = Careless("careless", lambda home, out: ())
+    for kind in ("file", "link", "link to nothing"):
+        tally = damage.Tally()
+        with foreign.scene(writer, home, tmp_path) as out:
+            foreign.lay_one(tally, writer, home, out, "out", kind, False, "", is_output=True)
+        assert len(tally.wrong) == 2, tally.wrong
+
+
+def test_the_harness_finds_labels_on_other_rows_and_formats_that_are_taken(
+    strangers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shifted(*given: Any) -> Any:
+        found = read_collection(*given)
+        return dataclasses.replace(found, labels=(found.labels[-1], *found.labels[:-1]))
+
+    monkeypatch.setattr(strange, "read_collection", shifted)
+    assert len(strange.change_tables(strangers, tmp_path, 20).wrong) >= 8
+    monkeypatch.setattr(strange, "semimetric", lambda *_: damage.Done(0, "", ""))
+    assert len(strange.mix_formats(strangers, tmp_path, 20).wrong) >= 15

@@ -29,6 +29,8 @@ Attempt = Callable[[random.Random, Path], Done]
 
 def make_kinds(home: Path) -> Path:
     """A run on photographs, a run with added examples, and a file of each further kind; ``home`` is of ``damage``."""
+    if (home / "book.sqlite").exists():
+        return home
     write_folder(home / "photos", 3, 6)
     for suffix in PICTURES:
         write_photo(home / f"new.{suffix}", COLOURS["red"], 7)

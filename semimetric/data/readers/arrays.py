@@ -72,7 +72,9 @@ def _unreadable(what: object, error: Exception) -> InputError:
 
 def _array(arrays: Mapping[str, Array], name: str, source: Path) -> Array:
     try:
-        return arrays[name]
+        found = arrays[name]
+        _ = found.shape  # a file of an archive that is not an array has none
+        return found
     except Exception as error:  # a damaged file can raise almost anything
         raise _unreadable(f"array {name!r} of {source}", error) from error
 
