@@ -71,7 +71,7 @@ def _play(name: str, home: Path, folder: Path, count: int, seed: int) -> dict[st
         "tables": lambda: strange.change_tables(strange.make_tables(home), folder, count, seed),
         "formats": lambda: strange.mix_formats(kinds.make_kinds(home), folder, count, seed),
         "forged": lambda: strange.forge_runs(kinds.make_kinds(home), folder, count, seed),
-        "labels": lambda: book_machine.play_long(folder, _killer(*book_machine.SERVER), count, seed),
+        "labels": lambda: book_machine.play_long(_empty(folder / "labels"), _killer(*book_machine.SERVER), count, seed),
     }
     began = time.monotonic()
     tally = parts[name]()
@@ -85,6 +85,11 @@ def _play(name: str, home: Path, folder: Path, count: int, seed: int) -> dict[st
         "seed": seed,
         "kinds": dict(sorted(tally.tried.items())),
     }
+
+
+def _empty(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 def _stage(home: Path) -> struck.Stage:
