@@ -266,6 +266,7 @@ class BookFile:
         except FileExistsError:
             raise
         except (sqlite3.OperationalError, OSError) as error:
+            self._check_place()  # a journal that was left there is the other reason
             raise RunError(f"{self.path} cannot be {what}: {error}. Make room or wait; nothing was saved.") from error
         except sqlite3.DatabaseError as error:
             raise RunError(

@@ -14,7 +14,7 @@ APPLICATION, FORMAT = 0x534D4C42, 1
 
 _MAGIC, _JOURNAL = b"SQLite format 3\0", bytes.fromhex("d9d505f920a163d7")
 _BESIDE = {"-journal": _JOURNAL, "-wal": bytes.fromhex("377f06")}
-"""How the files begin that SQLite reads with a database, and then removes."""
+"""How the files begin that SQLite reads with a database, and then removes; zeros until a journal is on disk."""
 
 
 def place_of(path: Path) -> tuple[int, int] | None:
@@ -63,7 +63,7 @@ def _is_own(journal: Path, begins: bytes) -> bool:
     """Return False for what SQLite did not write, and for a journal that names another file, which it would remove."""
     with suppress(FileNotFoundError):  # its writer has just ended
         content = journal.read_bytes() if stat.S_ISREG(os.lstat(journal).st_mode) else b"a link or a pipe"
-        return not content or (content.startswith(begins) and not content.endswith(_JOURNAL))
+        return not content or (content.startswith((begins, bytes(8))) and not content.endswith(_JOURNAL))
     return True
 
 

@@ -308,3 +308,26 @@ def test_a_book_lies_in_any_folder(name: str, tmp_path: Path) -> None:
     assert opened(folder / "run.labels.sqlite").labels == ["red", "red", None, "blue"]
     assert [*folder.iterdir()] == [folder / "run.labels.sqlite"]
     assert opened(Path(f"/{folder}") / "run.labels.sqlite").labelled == 3
+
+
+def test_a_journal_that_was_left_where_the_book_was_is_named(path: Path) -> None:
+    """A killed program leaves one, and a person moves the book without it."""
+    book = opened(path)
+    book.label([1], "red", "me")
+    path.rename(path.with_name("elsewhere"))
+    journal = Path(f"{path}-journal")
+    journal.write_bytes(bytes(512))  # as SQLite begins one
+    with pytest.raises(MovedError):
+        book.label([2], "green", "me")
+    with pytest.raises(InputError, match="-journal"):
+        book.choose("write")
+    with pytest.raises(InputError, match="-journal"):
+        opened(path).label([2], "green", "me")
+    assert not path.exists()
+    path.with_name("elsewhere").rename(path)
+    assert opened(path).labels == ["red", "red", None, "blue"]
+    path.rename(path.with_name("elsewhere"))
+    journal.unlink()
+    book.choose("write")
+    book.label([2], "green", "me")
+    assert opened(path).labels == ["red", "red", "green", "blue"]
