@@ -337,3 +337,10 @@ def test_parquet_needs_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"pip install 'semimetric\[tables\]'"):
         read_collection(tmp_path / "table.parquet")
+
+
+def test_an_archive_is_not_taken_for_an_array_by_its_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", X=np.ones((3, 2)))
+    (tmp_path / "a.npz").rename(tmp_path / "a.npy")
+    with pytest.raises(InputError, match=r"a\.npz"):
+        read_collection(tmp_path / "a.npy")

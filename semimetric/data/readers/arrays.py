@@ -46,7 +46,10 @@ def _arrays_in(file: BinaryIO, source: Path) -> Mapping[str, Array]:
         loaded = np.load(file, allow_pickle=False)
     except Exception as error:  # a damaged file can raise almost anything
         raise _unreadable(source, error) from error
-    if isinstance(loaded, np.ndarray):
+    kind = ".npy" if isinstance(loaded, np.ndarray) else ".npz"
+    if kind != source.suffix.lower():
+        raise InputError(f"{source} holds what a {kind} file holds. Rename it to {source.with_suffix(kind).name}.")
+    if kind == ".npy":
         return {"X": loaded}
     unpacked = sum(part.file_size for part in loaded.zip.infolist())
     if unpacked > max(LARGEST_UNPACKED, MOST_TIMES * source.stat().st_size):
