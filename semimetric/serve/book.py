@@ -30,7 +30,8 @@ LONGEST = 200
 class Given(NamedTuple):
     """What a run brings to its book: N names, N labels, rows whose labels are no random sample, classes, N digests.
 
-    ``learned`` are the ``identities`` of classes by the names that the run knows, if it learned from the book.
+    ``learned`` is for a run that learned from the book: the ``identities`` of the classes at that moment, if known. The
+    book has its labels and classes already, under the names that they have now.
     """
 
     names: Sequence[str]
@@ -38,7 +39,7 @@ class Given(NamedTuple):
     suggested: Collection[int] = ()
     classes: Sequence[str] = ()
     digests: Sequence[str] = ()
-    learned: Mapping[str, tuple[int, str]] = {}
+    learned: Mapping[str, tuple[int, str]] | None = None
 
 
 class Change(NamedTuple):
@@ -98,14 +99,15 @@ class LabelBook:
         said = self.file.rows("SELECT DISTINCT example, digest FROM events WHERE person <> ''")
         learned = {(name, digest if digests else None) for name, digest in said}  # the run may have them from the book
         new = [row for row in range(first, len(labels)) if before.get(keys[row]) != labels[row]]
-        new = [row for row in new if keys[row] not in learned]
+        new = [row for row in new if keys[row] not in learned and (given.learned is None or keys[row] not in before)]
         pairs = self.file.rows("SELECT class, name FROM classes")
-        known = {name: pair[0] for name, pair in given.learned.items() if pair in pairs}
+        known = {name: pair[0] for name, pair in (given.learned or {}).items() if pair in pairs}
         firsts = {name for _, name in pairs} | known.keys()
-        added = [name for name in dict.fromkeys((*classes, *filter(None, labels))) if name not in firsts]
+        brought = (*classes, *filter(None, labels)) if given.learned is None else ()
+        added = [name for name in dict.fromkeys(brought) if name not in firsts]
         if new or added:
             with self.file.step(RUN) as step:
-                wanted = dict.fromkeys(filter(None, (*added, *labels)))
+                wanted = dict.fromkeys(filter(None, (*added, *(labels[row] for row in new))))
                 numbers = {name: known.get(name) or step.class_of(name, added) for name in wanted}
                 for row in new:
                     label = labels[row]
@@ -245,7 +247,7 @@ class LabelBook:
         now: dict[object, str] = {(number, first): name for number, first, name in rows}
         firsts = {first: (number, first) for number, first, _ in rows}  # of two classes the older one is the run's
         named = {found.name: found.name for found in self.classes()}
-        found = ((name, given.learned.get(name), firsts.get(name)) for name in given.classes)
+        found = ((name, (given.learned or {}).get(name), firsts.get(name)) for name in given.classes)
         return [
             now.get(pair if pair in now else first, None if first else named.get(name)) for name, pair, first in found
         ]
@@ -289,7 +291,10 @@ def labels_file(run: Path) -> Path:
 
 def open_book(run: Path, fitted: FittedModel, pictures: Pictures, reading: bool = False) -> LabelBook:
     """The label book of a run; ``reading`` leaves its file as it is."""
-    return LabelBook(labels_file(run), of_run(fitted), pictures.digest, reading)
+    path, given = labels_file(run), of_run(fitted)
+    if path.name != run.resolve().name + SUFFIX:
+        given = given._replace(learned={})
+    return LabelBook(path, given, pictures.digest, reading)
 
 
 def login_name() -> str:

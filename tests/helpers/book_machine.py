@@ -140,9 +140,6 @@ class BookMachine(BookStage):
             return
         if what == "write":
             self.here = File(paper)
-        assert self.here is not None
-        assert self.here.paper is not None
-        self.here.paper = self.here.paper.brought(server.trained, server.learned)
         server.file = self.here
         self.look_at(server)
 
@@ -163,11 +160,14 @@ class BookMachine(BookStage):
         self.counted("look", which)
         self.look_at(self.server(which), wait=SOON)
 
-    @rule(which=servers)
-    def kill(self, which: int) -> None:
-        """SIGKILL, and the server begins again."""
-        self.counted("kill", which)
-        self.restart(which)
+    @rule(which=servers, again=st.booleans())
+    def kill(self, which: int, again: bool) -> None:
+        """SIGKILL, and the server begins again, or that of the run which learned last from the same book."""
+        learned = sorted(run.parent for run in self.place.glob("run-again-*/result.json"))
+        is_book = self.here is not None and self.here.paper is not None
+        run = learned[-1] if again and learned and is_book else None
+        self.counted("kill" if run is None else "serve what learned", which)
+        self.restart(which, run)
 
     @rule(
         which=servers,
@@ -235,7 +235,7 @@ class BookMachine(BookStage):
         if learned:
             self.counts["learned"] += 1
             self.same(given_labels(load_run(out, "cpu").fitted), labels, "the labels that were learned from")
-            server.trained, server.best = predictions_of(out)
+            server.best = predictions_of(out)
             server.learned = before.identities()
         else:
             self.same(out.exists(), False, "a folder of nothing")
@@ -245,7 +245,7 @@ class BookMachine(BookStage):
 RULES = (
     *REQUESTS,
     *("import", "moved", "deleted", "copied", "put", "junk", "choose write", "choose use"),
-    *("second server", "look", "kill", "kill in flight", "learn again"),
+    *("second server", "look", "kill", "serve what learned", "kill in flight", "learn again"),
 )
 """All that happens."""
 
@@ -256,7 +256,7 @@ LEAST = 5
 def machine_on(folder: Path, killer: Killer) -> type[BookMachine]:
     """A machine whose runs are in a folder, with counts of its own."""
     run = make_run(folder)
-    more: dict[str, Any] = {"run_once": run, "best_once": predictions_of(run)[1]}
+    more: dict[str, Any] = {"run_once": run, "best_once": predictions_of(run)}
     more |= {"killer": killer, "counts": Counter()}
     return type("BookMachineHere", (BookMachine,), more)
 

@@ -103,12 +103,15 @@ class Paper:
 
     def with_class(self, name: str, person: str) -> tuple[Paper, int, list[Event]]:
         """The book in which a name is a class, its number, and the event that is needed for it."""
-        for number, known in self.used():
-            if known == name:
-                return self, number, []
-        names = [known for known, _ in self.classes()]
-        if name in names:
-            return self, names.index(name), [Event(0, person, "add class", of=names.index(name))]
+        now = self.classes()
+        owners = {known: number for number, (known, _) in reversed([*enumerate(now)])}
+        owners |= {known: number for number, known in self.used()}
+        number = owners.get(name)
+        if person == RUN and name in self.first_names:  # it knows the classes by their first names
+            first = self.first_names.index(name)
+            number = first if owners[now[first][0]] == first else number
+        if number is not None:
+            return self, number, [] if now[number][1] else [Event(0, person, "add class", of=number)]
         after = replace(self, first_names=(*self.first_names, name))
         return after, len(self.first_names), [Event(0, person, "add class", of=len(self.first_names))]
 
@@ -123,13 +126,11 @@ class Paper:
             events.append(Event(0, person, without if name is None else "label", row, of))
         return paper.added(*events)
 
-    def brought(self, trained: list[str], learned: Identities) -> Paper:
-        """The book with the classes that a run learned, as far as it did not have them."""
-        paper = self
-        for name in trained:
-            if name not in self.first_names and self.number_learned(name, learned) is None:
-                paper = paper.with_change_of_class("add", RUN, name)
-        return paper
+    def brought(self, labels: list[str | None]) -> Paper:
+        """The book with the labels of a run that learned from it, where it says nothing of a row."""
+        said = {event.row for event in self.events}
+        new = {row: label for row, label in enumerate(labels) if label is not None and row not in said}
+        return self.labelled(new, RUN) if new else self
 
     def identities(self) -> Identities:
         """Number and first name of each class in use."""
@@ -140,7 +141,9 @@ class Paper:
         number, first = learned.get(name, (len(self.first_names), ""))
         if number < len(self.first_names) and self.first_names[number] == first:
             return number
-        return self.first_names.index(name) if name in self.first_names else None
+        if name in self.first_names:
+            return self.first_names.index(name)
+        return next((number for number, known in self.used() if known == name), None)
 
     def called(self, name: str, learned: Identities) -> str | None:
         """What a class that a run learned is called now."""

@@ -28,6 +28,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from semimetric.core.errors import SemimetricError
 from semimetric.data.label_book import BookFile
 from semimetric.model.folder import load_run
+from semimetric.serve.labels import given_labels
 
 ROWS, GIVEN = 40, 8
 JUNK = b"path,label\nr1,red\nr2,blue"
@@ -50,11 +51,11 @@ def make_run(folder: Path) -> Path:
     return folder / "run"
 
 
-def predictions_of(run: Path) -> tuple[list[str], list[str]]:
-    """The classes that a run has learned, and which of them it predicts for each row."""
+def predictions_of(run: Path) -> list[str]:
+    """The class that a run predicts for each row."""
     fitted = load_run(run, "cpu").fitted
     trained = [str(name) for name in fitted.examples.classes]
-    return trained, [trained[place] for place in fitted.posteriors.shares.argmax(1).tolist()]
+    return [trained[place] for place in fitted.posteriors.shares.argmax(1).tolist()]
 
 
 def given_at(number: int) -> str | None:
@@ -80,8 +81,7 @@ class Server:
     url: str
     process: BaseProcess
     file: File | None = None
-    trained: list[str] = field(default_factory=lambda: ["blue", "red"])
-    best: list[str] = field(default_factory=list)
+    best: list[str] = field(default_factory=list)  # empty where the names of classes at its learning are not known
     learned: Identities = field(default_factory=dict)
 
     def ask(self, address: str, body: Any = None) -> tuple[int, Any]:
@@ -162,14 +162,16 @@ class BookStage(RuleBasedStateMachine):
         self.number += 1
         return self.place / f"{self.number}{suffix}"
 
-    def started(self) -> Server:
-        """A new process that serves the run; where the book is junk it refuses, and the junk is taken away."""
+    def started(self, run: Path | None = None) -> Server:
+        """A new process that serves a run; where the book is junk it refuses, and the junk is taken away."""
         said = self.new("")
-        process, _ = self.killer.begin(said, "serve", self.run, "--port", "0", folder=self.place)
+        process, _ = self.killer.begin(said, "serve", run or self.run, "--port", "0", folder=self.place)
         ended = time.monotonic() + 60
         while time.monotonic() < ended:
             if found := re.search(r"http://\S+/", Path(f"{said}.out").read_text()):
-                return Server(found[0], process, self.here, best=self.best_once)
+                if run is not None and self.here is not None and self.here.paper is not None:
+                    self.here.paper = self.here.paper.brought(given_labels(load_run(run, "cpu").fitted))
+                return Server(found[0], process, self.here, best=[] if run else self.best_once)
             if process.exitcode is not None:
                 break
             time.sleep(0.01)
@@ -242,7 +244,7 @@ class BookStage(RuleBasedStateMachine):
             if status != 200:
                 self.fail(f"the run is answered with {status} {facts}")
             listed = server.ask("api/examples", {"rows": list(range(ROWS))})[1]
-            found = self.said(facts, listed)
+            found = self.said(facts, listed, server.best)
             predicted = [paper.called(name, server.learned) for name in server.best]
             expected = paper.labels(ROWS), paper.used(), paper.changes(), predicted
             if found == expected or time.monotonic() > ended:
@@ -252,10 +254,10 @@ class BookStage(RuleBasedStateMachine):
         self.keys(paper, {entry["colour"]: entry["key"] for entry in facts["classes"]})
 
     @staticmethod
-    def said(facts: dict[str, Any], listed: list[dict[str, Any]]) -> tuple[object, ...]:
+    def said(facts: dict[str, Any], listed: list[dict[str, Any]], best: list[str]) -> tuple[object, ...]:
         """What a server says, in the words of the model."""
         classes = [(entry["colour"], entry["name"]) for entry in facts["classes"]]
-        predicted = [entry["predicted"] for entry in listed]
+        predicted = [entry["predicted"] for entry in listed][: len(best)]
         return [entry["label"] for entry in listed], classes, facts["changes"], predicted
 
     def keys(self, paper: Paper, keys: dict[int, str | None]) -> None:
@@ -289,7 +291,7 @@ class BookStage(RuleBasedStateMachine):
     @staticmethod
     def held(person: str, event: str, label: str | None, source: str) -> tuple[str | None, ...]:
         """What is compared: how a run brings a label again is its own affair."""
-        return (person, event, label, source) if person else (person, label)
+        return (person, event, label, source if event == "label" else "") if person else (person, label)
 
     @staticmethod
     def told(paper: Paper) -> tuple[object, ...]:
@@ -310,11 +312,11 @@ class BookStage(RuleBasedStateMachine):
                 server.ask("api/undo", {"who": "nobody who labels"})
         Path(f"{self.book}-journal").unlink(missing_ok=True)  # of a killed server; it goes with its book
 
-    def restart(self, which: int) -> None:
-        """Kill a server, and begin it again."""
+    def restart(self, which: int, run: Path | None = None) -> None:
+        """Kill a server, and begin it again, or serve a run that learned from the same book."""
         place = which % len(self.servers)
         self.servers[place].kill()
-        self.servers[place] = self.started()
+        self.servers[place] = self.started(run)
         self.look_at(self.servers[place])
 
     def found_after(self, paper: Paper | None) -> tuple[int, Paper | None]:

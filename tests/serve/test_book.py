@@ -139,6 +139,35 @@ def test_classes_of_a_run_are_told_apart_by_more_than_their_names(path: Path) ->
     assert book.labels == ["ruby", "red", None, "blue", "ruby"]
 
 
+def test_a_run_that_learned_from_the_book_changes_no_label_in_it(path: Path) -> None:
+    """What it knows is what the book said then; people have deleted and merged classes, and take that back."""
+    book = opened(path)
+    book.delete_class("red", "me")
+    book.label([1], "green", "me")
+    book.merge_classes("blue", "green", "you")
+    learned = Given(NAMES, tuple(book.labels), classes=("green",), learned=book.identities())
+    assert book.labels == [None, "green", None, "green"]
+    book.grow(learned)
+    book.choose("use")
+    LabelBook(path, learned._replace(learned={}))  # served by itself
+    again = opened(path)
+    assert again.labels == [None, "green", None, "green"]
+    assert names(again) == [("green", "3")]
+    again.undo("you")
+    again.undo("me")
+    again.undo("me")
+    assert again.labels == [*GIVEN]
+    assert names(again) == [("blue", "1"), ("red", "2")]
+
+
+def test_a_deleted_class_stays_deleted_when_the_run_gets_an_example_of_another(path: Path) -> None:
+    book = opened(path)
+    book.delete_class("red", "me")
+    again = LabelBook(path, Given((*NAMES, "e"), (*GIVEN, "blue"), classes=("blue", "red")))
+    assert again.labels == [None, None, None, "blue", "blue"]
+    assert names(again) == [("blue", "1")]
+
+
 def test_a_class_of_the_run_comes_back_where_another_one_took_its_name(path: Path) -> None:
     book = opened(path)
     book.rename_class("red", "crimson", "me")

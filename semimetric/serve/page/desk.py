@@ -58,7 +58,7 @@ class Desk:
         self.result = self.loaded.fitted.facts
         self.run, self.data_dir, self.source = run, data_dir, source
         self.pictures: Pictures = open_pictures(self.loaded, data_dir, source)
-        self.given = of_run(self.fitted)._replace(learned=learned or {})
+        self.given = of_run(self.fitted)._replace(learned=learned)
         self.names, self.trained_classes = tuple(self.given.names), self.given.classes
         self.book = book or open_book(run, self.fitted, self.pictures)
         if book is not None:
