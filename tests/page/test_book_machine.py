@@ -25,9 +25,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> type[BookMachine]:
 
 def test_the_book_says_what_was_acknowledged(machine: type[BookMachine]) -> None:
     play(machine, examples=5, steps=25, seed=28)
-    assert sum(machine.counts[name] for name in RULES) >= 60
-    assert len([name for name in RULES if machine.counts[name]]) >= 14
-    assert machine.counts["answered 200"] >= 20
+    assert sum(machine.counts[name] for name in RULES) >= 40
+    assert len([name for name in RULES if machine.counts[name]]) >= 10
+    assert machine.counts["answered 200"] >= 5
 
 
 def test_the_machine_finds_a_label_that_was_lost(machine: type[BookMachine]) -> None:
