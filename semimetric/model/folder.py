@@ -262,3 +262,5 @@ def _check_examples(run: Run, fitted: FittedModel) -> None:
                 f"{run.path} is damaged: {name} in examples.safetensors have the shape {tuple(tensor.shape)}, and "
                 f"examples.json and the model want {shape}. Start again with another --out."
             )
+    if not bool(torch.isin(fitted.labels[fitted.labels >= 0], found.classes).all()):
+        raise RunError(f"{run.path} is damaged: examples.safetensors has a label of no class. Fit it again.")

@@ -23,7 +23,7 @@ from PIL import Image
 import semimetric as semimetric_package
 from semimetric.cli.entry import out_of_memory
 from semimetric.core.errors import DataError, SemimetricError
-from semimetric.core.files import sha256_of
+from semimetric.core.files import read_tensors, sha256_of, write_tensors
 from semimetric.core.manifest import Contents, Manifest
 from semimetric.data.photographs.images import IMAGE_FORMATS, decode_image
 from semimetric.data.readers.shards import read_shards
@@ -274,9 +274,16 @@ def test_no_run_escapes_the_manifest(home: Path, tmp_path: Path, claimed: int | 
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
 
 
-def test_forged_examples_that_were_added_are_refused(home: Path) -> None:
-    from semimetric.core.files import read_tensors, write_tensors
+def test_a_forged_label_of_no_class_is_refused(home: Path, tmp_path: Path) -> None:
+    run = home / "net"
+    tensors, state = read_tensors(run / "examples.safetensors")
+    tensors["labels"][0] = 1 << 55
+    write_tensors(run / "examples.safetensors", tensors, state)
+    reseal(run)
+    assert "examples.safetensors" in semimetric("labels", run, "-o", tmp_path / "l.csv").sentence()
 
+
+def test_forged_examples_that_were_added_are_refused(home: Path) -> None:
     run = home / "net"
     assert semimetric("add", run, home / "more.npy").code == 0
     tensors, state = read_tensors(run / "added.safetensors")
