@@ -236,7 +236,7 @@ def _pickled_array(bomb: Path) -> bytes:
 
 
 RIGHT: dict[str, tuple[str, ...]] = {
-    ".csv": ("csv", "list", "book", "text"),
+    ".csv": ("csv", "tsv", "list", "book", "text"),
     ".tsv": ("tsv", "csv", "list", "book", "text"),
     ".npy": ("npy",),
     ".npz": ("npz",),
