@@ -18,7 +18,7 @@ DRAWS ?= 2000
 draws: $(INSTALLED)
 	SEMIMETRIC_DRAWS=$(DRAWS) $(BIN)/pytest --numprocesses 2 -m hypothesis --timeout 0
 
-# Damaged files, flipped bits, full disks, odd numbers, second writers, kills; slow. FAULTS="--parts kills" runs a part.
+# Damaged files, files of others, full disks, second writers, kills and more; slow. FAULTS="--parts kills --seed 7" runs a part.
 FAULTS ?= --out faults.json
 faults: $(INSTALLED)
 	PYTHONPATH=tests $(BIN)/python -m faults $(FAULTS)

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from helpers import book_machine, damage, foreign, kinds, strange, struck
+from helpers import book_machine, damage, foreign, kinds, moved, strange, struck
 from helpers.killed import Killer
 
 import semimetric
@@ -33,6 +33,7 @@ WHOLE = {
     "tables": 1000,
     "formats": 1000,
     "forged": 1500,
+    "moved": 300,
 }
 
 
@@ -68,8 +69,9 @@ def _play(name: str, home: Path, folder: Path, count: int, seed: int) -> dict[st
         "writers": lambda: struck.write_twice(_stage(home), count),
         "room": lambda: struck.lack_room(_stage(home), count),
         "foreign": lambda: foreign.lay_foreign(foreign.make_foreign(home), folder, count, seed),
-        "tables": lambda: strange.change_tables(strange.make_tables(home), folder, count, seed),
+        "tables": lambda: strange.change_tables(_with_all(home), folder, count, seed),
         "formats": lambda: strange.mix_formats(kinds.make_kinds(home), folder, count, seed),
+        "moved": lambda: moved.move_files(_with_all(home), folder, _killer(*book_machine.SERVER), count, seed),
         "forged": lambda: strange.forge_runs(kinds.make_kinds(home), folder, count, seed),
         "labels": lambda: book_machine.play_long(_empty(folder / "labels"), _killer(*book_machine.SERVER), count, seed),
     }
@@ -90,6 +92,10 @@ def _play(name: str, home: Path, folder: Path, count: int, seed: int) -> dict[st
 def _empty(folder: Path) -> Path:
     folder.mkdir()
     return folder
+
+
+def _with_all(home: Path) -> Path:
+    return strange.make_tables(kinds.make_kinds(home))
 
 
 def _stage(home: Path) -> struck.Stage:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import damage, foreign, kinds, strange
+from helpers import damage, foreign, kinds, moved, strange
+from helpers.book_machine import SERVER
 from helpers.command import semimetric
+from helpers.killed import Killer
 
 from semimetric.data import read_collection
 
@@ -118,6 +121,14 @@ def test_forged_runs(strangers: Path, tmp_path: Path) -> None:
     tally = strange.forge_runs(strangers, tmp_path, 60)
     assert not tally.wrong
     assert len(tally.tried) >= 6
+
+
+def test_files_that_move_under_an_open_page(strangers: Path, tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn", reason="needs semimetric[page]")
+    killer = Killer(multiprocessing.get_context("forkserver"), *SERVER)
+    tally = moved.move_files(strangers, tmp_path, killer, 6, seed=3)
+    assert not tally.wrong
+    assert sum(tally.tried.values()) >= 30
 
 
 def test_the_harness_finds_what_is_wrong() -> None:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -20,7 +20,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from helpers.book_model import Identities, Paper, Refused, of_run
-from helpers.command import semimetric
+from helpers.command import Done, semimetric
 from helpers.killed import Killer
 from helpers.page import CHANGES
 from hypothesis.stateful import RuleBasedStateMachine, invariant
@@ -74,6 +74,14 @@ class File:
     paper: Paper | None
 
 
+def _value_of(content: bytes) -> Any:
+    """What an answer says: JSON, or else its first bytes."""
+    try:
+        return json.loads(content)
+    except ValueError:
+        return content[:200]
+
+
 @dataclass
 class Server:
     """A process that serves the run; ``file`` is what it has open, None while it has what no file holds."""
@@ -90,10 +98,10 @@ class Server:
         try:
             try:
                 with urlopen(Request(self.url + address, data, CHANGES), timeout=60) as answer:
-                    return answer.status, json.loads(answer.read())
+                    return answer.status, _value_of(answer.read())
             except HTTPError as refused:
                 with refused:
-                    return refused.code, json.loads(refused.read())
+                    return refused.code, _value_of(refused.read())
         except (OSError, HTTPException):
             return 0, None
 
@@ -101,6 +109,19 @@ class Server:
         """SIGKILL."""
         self.process.kill()
         self.process.join()
+
+
+def begin_server(killer: Killer, run: Path, folder: Path) -> Server | Done:
+    """A new process that serves a run, or how it ended."""
+    said = folder / "served"
+    process, _ = killer.begin(said, "serve", run, "--port", "0", folder=folder)
+    ended = time.monotonic() + 60
+    while time.monotonic() < ended and process.exitcode is None:
+        if found := re.search(r"http://\S+/", Path(f"{said}.out").read_text()):
+            return Server(found[0], process)
+        time.sleep(0.01)
+    process.kill()
+    return killer.ended(process, said)
 
 
 def request_of(what: str, who: str, some: list[int], name: str, to: str) -> Requested:
@@ -164,19 +185,12 @@ class BookStage(RuleBasedStateMachine):
 
     def started(self, run: Path | None = None) -> Server:
         """A new process that serves a run; where the book is junk it refuses, and the junk is taken away."""
-        said = self.new("")
-        process, _ = self.killer.begin(said, "serve", run or self.run, "--port", "0", folder=self.place)
-        ended = time.monotonic() + 60
-        while time.monotonic() < ended:
-            if found := re.search(r"http://\S+/", Path(f"{said}.out").read_text()):
-                if run is not None and self.here is not None and self.here.paper is not None:
-                    self.here.paper = self.here.paper.brought(given_labels(load_run(run, "cpu").fitted))
-                return Server(found[0], process, self.here, best=[] if run else self.best_once)
-            if process.exitcode is not None:
-                break
-            time.sleep(0.01)
-        process.kill()
-        done = self.killer.ended(process, said)
+        server = begin_server(self.killer, run or self.run, self.place)
+        if isinstance(server, Server):
+            if run is not None and self.here is not None and self.here.paper is not None:
+                self.here.paper = self.here.paper.brought(given_labels(load_run(run, "cpu").fitted))
+            return replace(server, file=self.here, best=[] if run else self.best_once)
+        done = server
         if self.here is None or self.here.paper is not None or done.code != 2:
             self.fail(f"serve ends with {done}")
         self.same((done.sentence().count(self.book.name), self.book.read_bytes()), (1, JUNK), "junk")

@@ -24,10 +24,13 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> type[BookMachine]:
 
 
 def test_the_book_says_what_was_acknowledged(machine: type[BookMachine]) -> None:
-    play(machine, examples=5, steps=25, seed=28)
-    assert sum(machine.counts[name] for name in RULES) >= 40
-    assert len([name for name in RULES if machine.counts[name]]) >= 10
-    assert machine.counts["answered 200"] >= 5
+    for seed in range(20):  # what a seed draws differs between versions of Hypothesis
+        play(machine, examples=2, steps=20, seed=seed)
+        done = machine.counts
+        steps = sum(done[name] for name in RULES)
+        if steps >= 80 and done["answered 200"] >= 20 and done["kill in flight"] >= 2 and done["learned"]:
+            return
+    pytest.fail(f"it does too little: {machine.counts}")
 
 
 def test_the_machine_finds_a_label_that_was_lost(machine: type[BookMachine]) -> None:
